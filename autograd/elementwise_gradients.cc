@@ -181,7 +181,7 @@ Gradients gelu_tanh_grad_gradient(const GradientContext& c) {
   Gradients result(2);
   if (c.needs(0)) result[0] = gelu_tanh_grad(g, x);
   if (c.needs(1)) {
-    // With t = tanh(u), u = scale (x + cubic x^3): gelu'' = (1 - t^2) (u' + x / 2 (u'' - 2 t
+    // With t = tanh(u), u = scale (x + cubic x^3): gelu'' = (1 - t^2) (u' + (x / 2) (u'' - 2 t
     // u'^2)).
     const double scale = std::sqrt(2.0 / std::numbers::pi), cubic = 0.044715;
     const Tensor square_x = square(x);

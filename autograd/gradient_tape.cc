@@ -147,10 +147,10 @@ void record_custom_gradient(std::span<const Tensor> inputs, std::span<const Tens
 
 // The backward pass over a recording.
 //
-// Nodes are processed in reverse order of recording. So every node that used a value precedes the
-// node that made it, and gradients are added in an order that depends only on the program. A source
-// is final when the earliest active node that used it (for a variable: any read of it) has been
-// processed.
+// Nodes are processed in reverse order of recording. So every node that used a value is processed
+// before the node that made it, and gradients are added in an order that depends only on the
+// program. A source is final when the earliest active node that used it (for a variable: any read
+// of it) has been processed.
 
 namespace tutti::internal {
 namespace {
@@ -336,7 +336,7 @@ class BackwardPass {
       pass.accumulate(targets[i], Gradient(gradients[i]));
     }
     pass.num_reported_ =
-        pass.report_order_.size();  // report no source, because the caller needs the sums
+        pass.report_order_.size();  // reports no source, because the caller needs the sums
     pass.walk({});
     for (std::size_t s = 0; s < sources.size(); ++s) {
       sums_[index_of(own_slots[s])] = std::move(pass.sums_[index_of(sources[s])]);
@@ -411,11 +411,11 @@ class BackwardPass {
   Recording& recording_;
   std::vector<int> source_slots_;
   NodeLifetime lifetime_;
-  std::size_t num_nodes_;      // node count before the pass; a pass adds to persistent tapes
-  std::vector<char> wanted_;   // by slot: nonzero for a source
-  std::vector<char> depends_;  // by slot: nonzero if it depends on a source
+  std::size_t num_nodes_;      // node count before the pass, which adds nodes to persistent tapes
+  std::vector<char> wanted_;   // indexed by slot; nonzero for a source
+  std::vector<char> depends_;  // by slot: nonzero if the slot depends on a source
   std::vector<char> active_;   // by node
-  std::vector<std::size_t> first_use_;     // by slot: the earliest active node that uses it
+  std::vector<std::size_t> first_use_;     // by slot: the earliest active node that uses the slot
   std::vector<std::size_t> report_order_;  // source indices, in completion order
   std::size_t num_reported_ = 0;
   std::vector<GradientSum> sums_;     // by slot

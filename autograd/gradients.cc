@@ -28,8 +28,8 @@ namespace {
 
 using Table = std::array<OpGradient, static_cast<std::size_t>(OpId::kCount)>;
 
-/// Operations whose results are piecewise constant or not floating-point: no gradient flows through
-/// them.
+/// Operations through which no gradient flows, mostly because their results are piecewise constant
+/// or not floating-point.
 constexpr OpId kConstantOps[] = {
     OpId::kSign,        OpId::kFloor,      OpId::kCeil,      OpId::kRound,
     OpId::kFloorDivide, OpId::kLogicalNot, OpId::kEqual,     OpId::kNotEqual,

@@ -11,7 +11,7 @@ namespace tutti::internal {
 
 namespace {
 
-/// Returns the sum of the products a^T b of a batch: a [..., k, m] and b [..., k, n] -> [m, n].
+/// Returns the products a^T b, summed over the batch: a [..., k, m] and b [..., k, n] -> [m, n].
 Tensor product_summed_over_batch(const Tensor& a, const Tensor& b) {
   OpCall call;
   call.op = OpId::kMatMul;

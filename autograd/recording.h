@@ -154,9 +154,9 @@ class SeparateTapes {
 };
 
 /// Scope that makes recorded operations independent of earlier values. From close() until
-/// destruction, an operation that a tape of this thread records throws kInvalidArgument, with `who`
-/// first in the message, if it uses a variable or a value that was recorded before construction.
-/// Does not nest.
+/// destruction, recording an operation on a tape of this thread throws kInvalidArgument, with `who`
+/// first in the message, if the operation uses a variable or a value that was recorded before
+/// construction. Does not nest.
 class TapeBoundary {
  public:
   TapeBoundary();

@@ -61,7 +61,7 @@ void check_rows(const ValueGenerator& generator, std::int64_t first, std::int64_
 Tensor GeneratedInitializer::operator()(const InitializerContext& context) const {
   ValueGenerator whole = generator;
   whole.key = context.key;
-  if (whole.kind == Kind::kConstant) {  // filled on the device: no copy to a GPU
+  if (whole.kind == Kind::kConstant) {  // filled on the device, so nothing is copied to a GPU
     return cast(Tensor::full(whole.shape, whole.a, DType::kFloat32, context.device), whole.dtype);
   }
   // Generates on the CPU and then copies, so that no other device needs memory for temporary

@@ -1,4 +1,4 @@
-// Parts of variables that all placements share: options, identity and validation; also local
+// Code shared by variables with any placement: options, identity and validation; also local
 // storage.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/autograd/variable_storage.h"

@@ -187,7 +187,7 @@ std::vector<std::string> find_other_parts(const std::vector<Variable>& variables
   return problems;
 }
 
-/// Throws kInvalidArgument listing `problems`, if any.
+/// Throws kInvalidArgument, listing `problems`, if there are any.
 void require_none(const std::vector<std::string>& problems, const std::string& who,
                   const std::string& path) {
   if (problems.empty()) return;

@@ -18,8 +18,8 @@
 namespace tutti::internal {
 
 /// Values of a checkpoint. In a file, state is stored in the metadata under "state/<name>", as JSON
-/// text, next to step and versions; "xxh3/<tensor>" is a checksum of that tensor, and "xxh3" is a
-/// checksum of everything else.
+/// text, next to the step and the versions; "xxh3/<tensor>" is a checksum of that tensor, and
+/// "xxh3" is a checksum of everything else.
 struct CheckpointFile {
   std::map<std::string, Tensor> tensors;
   /// Parts, held by this process, of tensors that are not in `tensors`. Only versions have parts.

@@ -127,7 +127,7 @@ class Folder {
   /// Returns true if `name` is a symbolic link, which no other function follows.
   bool is_link(const std::string& name) const;
   /// Throws kDataLoss if `name` does not exist, is not a regular file or cannot be read because of
-  /// damage; kUnavailable if the system refuses for other reasons.
+  /// damage; kUnavailable if the system refuses access for another reason.
   FileReader open_file(const std::string& name) const;
   /// Creates a file that will have `num_bytes`, replacing any file of that name. This object must
   /// outlive the writer.

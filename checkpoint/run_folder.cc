@@ -56,7 +56,7 @@ std::optional<std::int64_t> earlier_sequence(const std::string& name) {
   static const std::regex pattern(R"(part_\d+_of_\d+\.save_(\d{1,19})\.safetensors)");
   std::smatch match;
   if (!std::regex_match(name, match, pattern)) return std::nullopt;
-  // A number that does not fit counts as 0.
+  // A number that is out of range counts as 0.
   return parse_number<std::int64_t>(match[1].str()).value_or(0);
 }
 
@@ -167,7 +167,7 @@ void remove_debris(const Folder& run, const std::vector<FoundVersion>& versions)
   }
 }
 
-/// Deletes the index first: without it, the remaining files are not a version.
+/// Deletes the index first, because without it, the remaining files are not a version.
 void delete_version(const Folder& run, const FoundVersion& version) {
   bool is_deleted = !version.index && run.remove(version.name);
   if (const auto folder = version.index ? run.find_folder(version.name) : std::nullopt) {
@@ -293,8 +293,8 @@ void delete_versions(const std::string& directory) {
 }
 
 // Several workers exchange small texts: the plan, file indexes, errors. A version that lacks a file
-// is never committed, whatever the order of crashes and errors: worker 0 commits only after every
-// writer has reported its file and worker 0 has seen that file itself.
+// is never committed, whatever the order of crashes and errors, because worker 0 commits only after
+// every writer has reported its file and worker 0 has seen that file itself.
 
 namespace {
 
@@ -499,7 +499,7 @@ std::optional<CheckpointFile> read_sharded(
   std::optional<CheckpointFile> own;
   Json end;
   if (self.number == 0) {
-    bool reads_whole = false;  // true if a version is one file or not visible to all workers
+    bool reads_whole = false;  // true if a version is one file, or is not visible to all workers
     const ReadPath read = [&](const std::string& path) {
       const std::string identity =
           reads_whole || !std::filesystem::is_directory(path) ? "" : identity_of(path);

@@ -1,4 +1,4 @@
-// Definitions that the readers and the writers of safetensors files share.
+// Definitions shared by the readers and the writers of safetensors files.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -298,7 +298,7 @@ VersionIndex commit_version(const Folder& folder, VersionIndex index,
 
 namespace {
 
-/// Destination for a tensor's bytes from byte `first` on.
+/// Destination for a tensor's bytes, starting from byte `first`.
 struct Destination {
   const TensorPart* part = nullptr;  // nullptr: the whole tensor
   std::uint64_t first = 0;

@@ -41,7 +41,8 @@ struct IndexedFile {
 /// The elements [first, second) of a tensor in row-major order.
 using ElementRange = std::pair<std::int64_t, std::int64_t>;
 
-/// Tensor that is stored as ranges of its elements, each with shape [count] and in a separate file.
+/// Tensor that is stored as several ranges of its elements. Each range has shape [count] and is in
+/// a separate file.
 struct CutTensor {
   DType dtype = DType::kFloat32;
   Shape shape;                                      // shape of the whole tensor

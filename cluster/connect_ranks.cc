@@ -23,7 +23,7 @@ using internal::FileDescriptor;
 using internal::Segment;
 using Way = ConnectOptions::Way;
 
-/// Builds the mesh of one rank.
+/// Connects one rank to the mesh.
 class Linker {
  public:
   Linker(int rank, int size, ConnectOptions options)

@@ -411,7 +411,7 @@ void WorkerGroup::connect_generation(TimePoint deadline) {
 }
 
 bool WorkerGroup::may_reconnect(const Error& error, Duration patience) const {
-  if (!has_addresses()) return false;  // no process can rejoin an MPI job: the error is final
+  if (!has_addresses()) return false;  // no process can rejoin an MPI job, so the error is final
   const TimePoint deadline = deadline_after(Clock::system().now(), patience);
   // A broken connection may be the first symptom of a process's death, which the job detects within
   // 250 ms. Waits twice as long, so that one failure does not count as two on a busy machine.

@@ -27,8 +27,8 @@ namespace tutti {
 class WorkerGroup {
  public:
   /// Joins the job and connects the workers. An empty cluster means a group of this single process.
-  /// Throws kInvalidArgument if the task does not train, kDeadlineExceeded naming the workers that
-  /// did not join, and the errors of validate_cluster() and join_job().
+  /// Throws kInvalidArgument if the task does not train; kDeadlineExceeded, naming the workers that
+  /// did not join; and the errors of validate_cluster() and join_job().
   static std::shared_ptr<WorkerGroup> join(const ClusterResolver& resolver,
                                            const WorkerGroupOptions& options = {});
   /// Leaves the job. The process that hosts the control server waits briefly for the other workers.
@@ -63,8 +63,8 @@ class WorkerGroup {
   /// Connects a restarted worker in a program that never calls reconnect(). In such a program, all
   /// processes end when one worker is lost. Waits until every previously connected worker has
   /// exited, then connects the restarted workers. Returns false if the other workers call
-  /// reconnect(). Throws kDeadlineExceeded naming the workers that did not exit or join within the
-  /// option `join_timeout`.
+  /// reconnect(). Throws kDeadlineExceeded, naming the workers, if some did not exit or join within
+  /// the option `join_timeout`.
   virtual bool restart();
 
   /// Reports the progress of the communicator's calls to the job while the returned object exists;
@@ -73,10 +73,10 @@ class WorkerGroup {
   [[nodiscard]] virtual std::shared_ptr<void> watch(const Communicator& communicator,
                                                     const std::string& name);
   /// Sets the action to run, on a thread of the job, when a worker or a connection between two
-  /// workers is lost. The action must end waits outside of communicators. Replaces the previous
-  /// action; {} removes it.
+  /// workers is lost. The action must end any waiting outside of communicators. Replaces the
+  /// previous action; {} removes it.
   virtual void when_lost(std::function<void(const Error&)> action);
-  /// Reports the step that this worker executes.
+  /// Reports the step that this worker is executing.
   virtual void set_step(std::uint64_t step);
 
   /// Collective. Stores a value that the workers agreed on at startup, for workers that join later.
@@ -85,7 +85,7 @@ class WorkerGroup {
   virtual void remember(const std::string& key, std::string_view value);
   virtual std::string remembered(const std::string& key);
 
-  /// Collective. Creates a communicator across all workers, whose calls fail once the group loses a
+  /// Collective. Creates a communicator across all workers; its calls fail once the group loses a
   /// worker.
   virtual std::unique_ptr<Communicator> make_communicator(const CommunicatorOptions& options = {});
 
@@ -125,7 +125,7 @@ class WorkerGroup {
   bool was_connected_ = false;
   bool has_logged_wait_ = false;  // used by wait_for_exit()
   int strategy_ = 0;              // number of groups that this process connected earlier
-  std::uint64_t generation_ = 0;  // number of the last fatal verdict before connecting
+  std::uint64_t generation_ = 0;  // number of the last fatal verdict before the current connection
   ConnectOptions connect_;        // options for every connect()
   Duration join_timeout_{};
   std::shared_ptr<Transport> transport_;

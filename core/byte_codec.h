@@ -58,7 +58,8 @@ class ByteWriter {
   void number(T value) {
     put_little_endian(bytes_, value);
   }
-  /// Not inlined, because g++ 12 would issue a false warning about the vector's growth.
+  /// Appends the bytes. Not inlined, because g++ 12 would issue a false warning about the vector's
+  /// growth.
   [[gnu::noinline]] void raw(std::span<const std::byte> bytes) {
     bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
   }

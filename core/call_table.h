@@ -21,8 +21,8 @@ class CallTable {
  public:
   using Entry = std::pair<std::string, CallReader<Made>>;
 
-  /// `kind` is for example "layer". `remedy` ends the error about an unknown name: "call
-  /// register_layer()".
+  /// `kind` is, for example, "layer". `remedy`, such as "call register_layer()", ends the error for
+  /// an unknown name.
   CallTable(std::string kind, std::string remedy, std::vector<Entry> entries)
       : kind_(std::move(kind)), remedy_(std::move(remedy)), entries_(std::move(entries)) {}
 
@@ -40,7 +40,7 @@ class CallTable {
   }
 
   /// Creates the object that `call` describes. Throws kNotFound, listing the names, if its name is
-  /// unknown, or kInvalidArgument if its arguments do not fit.
+  /// unknown, or kInvalidArgument if its arguments are invalid.
   Made make(const Json& call) const {
     const Json::Array& parts = call.as_array();
     if (parts.empty())

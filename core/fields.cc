@@ -31,7 +31,7 @@ std::string snake_case(std::string_view type_name) {
   for (std::size_t i = 0; i < type_name.size(); ++i) {
     const char c = type_name[i];
     // A word starts at an upper-case letter that follows a lower-case letter or precedes one
-    // ("RNNCell"), but never between a digit and its letter ("2D").
+    // ("RNNCell"), but never directly after a digit ("2D").
     const bool after_lower = i > 0 && is_lower(type_name[i - 1]);
     const bool before_lower = i > 0 && i + 1 < type_name.size() && is_lower(type_name[i + 1]) &&
                               !is_digit(type_name[i - 1]);

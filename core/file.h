@@ -32,12 +32,12 @@ std::vector<std::string> names_in_folder(const std::string& path);
 /// missing folders. Throws kUnavailable with the path and the reason; `path` is then unchanged.
 void write_file_atomically(const std::string& path, std::string_view bytes);
 
-// File size limit: a call that exceeds it fails with an error, instead of ending the program.
+// File size limit. A call that exceeds it should fail with an error instead of ending the program.
 
 /// Returns the user's file size limit (`ulimit -f`), in bytes. It also applies to files in memory.
 std::uint64_t file_size_limit();
 
-/// Scope in which a call of this thread that exceeds the file size limit (`ulimit -f`) fails with
+/// Scope in which a call by this thread that exceeds the file size limit (`ulimit -f`) fails with
 /// EFBIG, just as a write to a full disk fails with ENOSPC. It blocks and discards SIGXFSZ, which
 /// would otherwise end the program. Does nothing if the program has blocked that signal itself.
 class FileSizeLimitScope {
@@ -91,7 +91,7 @@ FileDescriptor make_wake_event();
 /// system lacks pidfds or the process does not exist.
 FileDescriptor watch_process(int pid);
 
-/// Waits until a descriptor is ready or the deadline passes, but at most one hour. Returns the
+/// Waits until a descriptor is ready or the deadline passes, but for at most one hour. Returns the
 /// number of ready descriptors, or -1 with errno. The waiting thread releases the run token and
 /// counts as asleep.
 int poll_until(std::span<pollfd> descriptors, TimePoint deadline);

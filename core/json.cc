@@ -125,7 +125,8 @@ Written written(const Json& json) {
       return elements;
     } else if constexpr (std::is_same_v<Value, Json::Object>) {
       Written::object_t members;
-      // Bypasses insertion by name, which searches all members: names are already unique.
+      // Bypasses insertion by name, which would search all members, because the names are already
+      // unique.
       auto& list = static_cast<Written::object_t::Container&>(members);
       for (const auto& [name, member] : value) list.emplace_back(name, written(member));
       return members;

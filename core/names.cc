@@ -27,8 +27,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 std::string choices(const std::vector<std::string>& names, std::string_view given) {
   std::string text = join(names);
-  // Names are near if their edit distance is below `least`. For a short name, `least` is 2, because
-  // two edits would turn it into another word.
+  // Two names are similar if their edit distance is below `least`. For a short name, `least` is 2,
+  // because two edits would turn it into another word.
   std::size_t least = given.size() > 4 ? 3 : 2;
   std::string_view nearest;
   for (const std::string& name : names) {

@@ -49,7 +49,7 @@ std::vector<std::string> names_of(const Table& table, NameOf name_of) {
 /// name is similar: it differs from `given` in a letter or two, or has almost the same beginning.
 std::string choices(const std::vector<std::string>& names, std::string_view given);
 
-/// Returns the entry of that name. Throws kInvalidArgument for an unknown name, with `who`, the
+/// Returns the entry with that name. Throws kInvalidArgument for an unknown name, with `who`, the
 /// `kind` of entry and the known names.
 template <class Table, class NameOf>
 const auto& named_entry(const Table& table, NameOf name_of, std::string_view name,
@@ -74,7 +74,7 @@ std::string brief_list(const Range& range) {
   return text;
 }
 
-/// Returns the least number of edits that turn `a` into `b`. An edit inserts, removes or replaces
+/// Returns the minimum number of edits that turn `a` into `b`. An edit inserts, removes or replaces
 /// one character, or swaps two neighbours (Damerau, 1964).
 std::size_t edit_distance(std::string_view a, std::string_view b);
 

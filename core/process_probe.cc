@@ -200,8 +200,8 @@ namespace {
 
 constexpr int kMostFrames = 64;
 
-/// Result of the signal handler. The handler claims the request by its thread id, so that a late
-/// answer cannot overwrite the next thread's answer.
+/// Result of the signal handler. The handler fills it in only if `asked_thread` is still its own
+/// thread's id, so that a late answer cannot overwrite the next thread's answer.
 struct Answer {
   std::atomic<int> asked_thread{0};
   std::array<void*, kMostFrames> frames;

@@ -39,7 +39,8 @@ std::string warning_of_copies(const LaunchedCopies& copies, std::string_view rem
 struct ProcessState {
   enum class Kind { kUnknown, kRuns, kIsStopped, kIsGone };
   Kind kind = Kind::kUnknown;
-  char letter = '?';  // /proc/<pid>/stat: R, S, D, T, t, Z, X; R or D if a thread has that state
+  char letter =
+      '?';  // state in /proc/<pid>/stat: R, S, D, T, t, Z, X; R or D if any thread is in it
 
   /// Returns true if a thread runs, waits for a processor, or waits in the system (for a disk).
   bool is_busy() const { return letter == 'R' || letter == 'D'; }

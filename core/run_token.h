@@ -38,10 +38,9 @@ class RunTokenHolder {
   RunToken* previous_;
 };
 
-/// Scope in which this thread waits for other threads. Releases the thread's token, and acquires it
-/// again when destroyed. CondVar::wait_until, Clock::sleep_until and Thread::join use it. Does
-/// nothing on a thread without a token. The destructor waits for the token, so the thread must not
-/// hold a mutex then.
+/// Scope in which this thread waits for other threads. Releases the thread's token; the destructor
+/// acquires it again, so the thread must not hold a mutex then. Used by CondVar::wait_until,
+/// Clock::sleep_until and Thread::join. Does nothing on a thread without a token.
 class BlockedScope {
  public:
   BlockedScope();
@@ -63,8 +62,8 @@ bool cores_to_spare();
 
 /// Predictor that decides from earlier attempts when spinning is worthwhile. An attempt fails if it
 /// ends before the condition holds, or if other programs wanted the core. After a failure, the next
-/// waits sleep immediately; each further failure increases their number. Use one object for each
-/// place in the code that waits. Not thread-safe.
+/// waits sleep immediately; each further failure increases the number of such waits. Use one object
+/// for each place in the code that waits. Not thread-safe.
 class SpinPredictor {
  public:
   bool should_spin();

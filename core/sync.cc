@@ -116,7 +116,7 @@ bool Event::wait_until(TimePoint deadline) {
   return condition_.wait_until(mutex_, deadline, [this]() TUTTI_REQUIRES(mutex_) { return set_; });
 }
 
-// The run token is a ticket lock: the replicas of a device run in the order of their requests.
+// The run token is a ticket lock: the replicas on a device run in request order.
 
 namespace {
 

@@ -41,7 +41,7 @@ void convert(const ReplicaBuffer& from, const ReplicaBuffer& to);
 /// Divides all elements by `divisor`, for MEAN. Accepts floating-point types at any alignment.
 void divide(const ReplicaBuffer& buffer, std::size_t divisor);
 
-/// Returns the elements of a communicator's call as a mutable buffer; operations do not write to
+/// Returns the elements of a communicator call as a mutable buffer; operations do not write to
 /// their inputs.
 inline ReplicaBuffer buffer_of(const Elements& elements) {
   return {elements.data, elements.count, elements.dtype, {}};

@@ -276,7 +276,7 @@ using internal::BufferCall;
 
 /// Aligned copies of buffers, as elements of `dtype`: the buffers' own type, or float32 for 16-bit
 /// types (which must be aligned). The copies are on the originals' devices. If the originals have a
-/// `work`, it makes and keeps the copies; otherwise the compute stream makes them.
+/// `work`, that work makes and keeps the copies; otherwise, the compute stream makes them.
 class BufferCopies {
  public:
   /// If `filled`, copies the originals' elements; otherwise the elements of the copies are
@@ -318,7 +318,8 @@ std::vector<std::size_t> counts_of(std::span<const ReplicaBuffer> buffers) {
   return counts;
 }
 
-/// Returns the element counts that split each input into parts of equal size, one part per input.
+/// Returns the element counts of the equal parts into which each input is split, one part per
+/// replica.
 std::vector<std::size_t> equal_parts(std::string_view who, std::span<const ReplicaBuffer> inputs) {
   std::vector<std::size_t> counts;
   for (std::size_t r = 0; r < inputs.size(); ++r) {

@@ -296,7 +296,7 @@ void broadcast_from_host(const std::byte* values, std::span<const ReplicaBuffer>
 namespace tutti {
 
 PendingReduction::PendingReduction() = default;
-PendingReduction::~PendingReduction() = default;  // the destructors of the DeviceWorks join
+PendingReduction::~PendingReduction() = default;  // the DeviceWork destructors join the work
 PendingReduction::PendingReduction(PendingReduction&&) noexcept = default;
 PendingReduction& PendingReduction::operator=(PendingReduction&&) noexcept = default;
 

@@ -17,11 +17,11 @@
 
 namespace tutti::internal {
 
-/// Work of one call in the communication streams of its devices. Each of these streams waits for
-/// the work that is in its device's compute stream when this object is created; join() makes the
-/// compute streams wait for the communication streams. barrier() orders work between devices: call
-/// it before and after one device accesses another's memory. No function blocks the host. Not
-/// thread-safe.
+/// Work that one call queues in the communication streams of its devices. Each of these streams
+/// waits for the work that is in its device's compute stream when this object is created; join()
+/// makes the compute streams wait for the communication streams. barrier() orders work between
+/// devices: call it before and after one device accesses another's memory. No function blocks the
+/// host. Not thread-safe.
 class DeviceWork {
  public:
   using Event = std::shared_ptr<DeviceEvent>;
@@ -46,7 +46,7 @@ class DeviceWork {
   Event mark(Device device);
   void wait(Device device, const DeviceEvent& event);
 
-  /// Returns memory of `device` that is valid until join(). Later work of this object waits for
+  /// Returns memory on `device` that is valid until join(). This object's later work waits for
   /// earlier work that used the same memory.
   std::byte* scratch(Device device, std::size_t bytes);
   /// Copies from any device, in the stream of `to`'s device.
@@ -97,10 +97,11 @@ ReplicaBuffer buffer_of(const MutableTensor& tensor);
 // The following functions require buffers of the same length and dtype, each with a `work`.
 
 /// Combines in place: each device computes a slice from all buffers, then the slices are copied to
-/// all devices. A device reads (V-1)/V of a buffer from its peers, twice: as much as in a ring.
+/// all devices. A device reads (V-1)/V of a buffer from its peers twice, as much as in a ring.
 void canonical_on_gpus(ReduceOp op, std::span<const ReplicaBuffer> buffers);
 
-/// Combines tensors of one shape and dtype, on any GPUs; returns the result on device `where`.
+/// Combines tensors of the same shape and dtype, located on any GPUs; returns the result on device
+/// `where`.
 Tensor sum_on_gpu(ReduceOp op, std::span<const Tensor> values, Device where);
 
 // Transfers between GPUs and host memory, for sums over several workers' GPUs through the hosts.

@@ -24,8 +24,8 @@ struct SharedGpu {
   std::size_t first = 0, second = 0;  // numbers of the replicas
   int ordinal = 0;
 };
-/// Returns the first two replicas whose devices are (parts of) the same GPU. All `devices` are
-/// GPUs.
+/// Returns the first two replicas whose devices are (parts of) the same GPU. Requires: all
+/// `devices` are GPUs.
 std::optional<SharedGpu> find_shared_gpu(std::span<const Device> devices);
 
 /// Returns true if each of these GPUs can read the memory of all others.
@@ -47,7 +47,7 @@ std::string make_nccl_id();
 std::string why_no_nccl();
 
 /// Gathers one text from each rank; returns them in rank order. Collective. Compares the first 47
-/// characters of `name` across the ranks. Throws the errors of Communicator.
+/// characters of `name` across the ranks. Throws as Communicator does.
 std::vector<std::string> gather_texts(Communicator& communicator, std::string_view own,
                                       std::string_view name);
 

@@ -1,4 +1,4 @@
-// Reduction along the canonical tree that writes to all replicas' memory in one pass, and the
+// Reduction that follows the canonical tree and writes to all replicas' memory in one pass, and the
 // operation "canonical", which uses it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

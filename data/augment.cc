@@ -237,9 +237,9 @@ namespace tutti::internal {
 
 // The beta distribution, from two gamma distributions.
 
-// Let n = 2 * (kTries * g + t). Try t of gamma variable g draws a normal number from block n and a
-// uniform number from block n + 1. Shapes below 1 use the blocks after those of both variables.
-// The blocks used depend only on the key.
+// Let n = 2 * (kTries * g + t). Gamma variable g's try t draws a normal number from block n and a
+// uniform number from block n + 1. A shape below 1 needs one more block, which follows those of
+// both variables. The blocks used depend only on the key.
 
 namespace {
 

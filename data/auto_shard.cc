@@ -75,7 +75,7 @@ Dataset Dataset::shard(std::int64_t count, std::int64_t index) const {
 
 namespace {
 
-/// Number of files of each source at the start of a pipeline; nullopt if unknown.
+/// Number of files in each source at the start of a pipeline; nullopt if unknown.
 using FileCounts = std::vector<std::optional<std::int64_t>>;
 
 // Returns true if all sources at the start of the pipeline read files; appends each one's number of

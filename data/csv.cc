@@ -172,7 +172,7 @@ Dataset CsvTable::dataset() const {
 
 namespace tutti::internal {
 
-// Records of CSV files, and parsing of their fields: numbers, categories, missing values.
+// Records of CSV files, and parsing of their fields: numbers, categories and missing values.
 
 std::vector<std::string> CsvRecord::fields() const {
   std::vector<std::string> fields;

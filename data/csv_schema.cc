@@ -99,7 +99,7 @@ std::size_t index_of(const std::vector<std::string>& names, const std::string& n
   return static_cast<std::size_t>(found - names.begin());
 }
 
-// Returns the indices of the selected columns in output order: the label column is last.
+// Returns the indices of the selected columns in output order, with the label column last.
 std::vector<std::size_t> find_selection(const CsvOptions& options,
                                         const std::vector<std::string>& names) {
   if (!options.select_columns.empty() && !options.select_indices.empty()) {
@@ -279,7 +279,7 @@ struct Kind {
   bool is_integer = true;
   bool is_float = true;
   bool has_value = false;
-  std::int64_t num_numbers = 0;  // number of numeric fields, including unsupported formats
+  std::int64_t num_numbers = 0;  // number of numeric fields, including those in unsupported formats
   std::int64_t num_texts = 0;
   std::string first_text = {};  // first field that is not a number, with its line
   std::string text_form = {};   // format of the first text that looks like a number

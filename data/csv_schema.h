@@ -78,10 +78,10 @@ struct CsvField {
   CsvColumn column;
   std::size_t index = 0;           // index of the field in a record
   DType stored = DType::kFloat32;  // type of its component
-  bool inferred = false;           // the type was inferred from records
-  std::string text = "";           // sample of its texts: "'six' in line 4"
+  bool inferred = false;           // true if the type was inferred from records
+  std::string text = "";           // a sample field and its line: "'six' in line 4"
   std::string text_form = "";   // number format of that text, if it is a number: "a decimal comma"
-  bool mostly_numbers = false;  // most fields are numbers, but some are not
+  bool mostly_numbers = false;  // true if most fields are numbers, but some are not
   std::unordered_map<std::string, std::int64_t> places = {};  // index of each vocabulary entry
 
   bool is_category() const { return column.categorical || !column.vocabulary.empty(); }

@@ -24,7 +24,7 @@ enum class Rows { kKept, kUnknown };
 
 /// Returns `dataset` mapped by the function that `make` returns for the epoch. If
 /// num_parallel_calls is 1, the function runs on the thread that calls next(). Throws
-/// kInvalidArgument naming `who` if num_parallel_calls < 1.
+/// kInvalidArgument, naming `who`, if num_parallel_calls < 1.
 Dataset map_numbered(const Dataset& dataset, MakeFunction make, int num_parallel_calls,
                      const char* who, Rows rows = Rows::kUnknown);
 
@@ -32,14 +32,14 @@ Dataset map_numbered(const Dataset& dataset, MakeFunction make, int num_parallel
 /// advance.
 bool only_reads_ahead(const DatasetSource& source);
 
-/// Random contexts of the elements of one pass. A value type.
+/// Random contexts for the elements of one pass. A value type.
 class PassRandom {
  public:
   PassRandom(const RandomContext& before, std::uint64_t stride)
       : before_(before), stride_(stride) {}
 
   /// Returns the context in which a function runs for element `n` of this iterator; its `step` is
-  /// the number of the element in the whole pass, unique over the shards of the pass.
+  /// the number of the element in the full pass, unique across the shards of the pass.
   RandomContext at(std::uint64_t n) const {
     RandomContext context = before_;
     context.step += n * stride_;
@@ -51,7 +51,7 @@ class PassRandom {
   std::uint64_t stride_;
 };
 
-/// Keys of random numbers that a dataset's function draws without an explicit key
+/// Keys for the random numbers that a dataset's function draws without an explicit key
 /// (next_random_key(), layers in training mode). They consist of the global seed, the number of the
 /// dataset in this program, the epoch and the number of the element in the pass. They do not depend
 /// on the calling thread or on earlier draws. Created together with the dataset. A value type.

@@ -17,7 +17,7 @@ struct ImageExtents {
   std::int64_t height = 0, width = 0, channels = 0;
 };
 
-/// Returns the extents. Throws kInvalidArgument naming `who` unless `image` is uint8 or float32
+/// Returns the extents. Throws kInvalidArgument, naming `who`, unless `image` is uint8 or float32
 /// [height, width, channels].
 ImageExtents image_size(const Tensor& image, std::string_view who) {
   if (image.rank() != 3) {

@@ -249,7 +249,7 @@ std::string read_plain_or_gzip(const char* who, const std::string& path,
   return is_gzip(bytes) ? gunzip(bytes, path, limits) : std::move(bytes);
 }
 
-// Datasets over files that are read in sequence.
+// Datasets over files that are read sequentially.
 
 namespace {
 

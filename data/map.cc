@@ -40,8 +40,8 @@ void wait_for_input(CondVar& condition, Mutex& mutex, std::string_view who,
        " minutes, got none; find the function in this dataset that hangs");
 }
 
-/// Waits until ready(), without a time limit: a data thread is idle until its consumer reads again
-/// or stops it.
+/// Waits until ready(), without a time limit, because a data thread is idle until its consumer
+/// reads again or stops it.
 void wait_for_work(CondVar& condition, Mutex& mutex, const std::function<bool()>& ready)
     TUTTI_REQUIRES(mutex) {
   while (!condition.wait_for(mutex, std::chrono::minutes(1), ready)) {

@@ -24,7 +24,7 @@ struct TarEntry {
 
 /// Reader of the regular files in tar files. Formats: POSIX (ustar, pax), GNU (long names) and
 /// older ones. Tar files may be concatenated. Not thread-safe. Throws the errors of tar_dataset();
-/// after an error nothing more can be read.
+/// after an error, nothing more can be read.
 class TarReader {
  public:
   explicit TarReader(InputFile file, InputLimits limits = {})

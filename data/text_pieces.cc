@@ -57,7 +57,7 @@ std::size_t contraction_length(std::string_view text, bool any_case) {
 }
 
 /// Returns the length in bytes of a run of spaces. At the end of the text, it includes all spaces.
-/// Elsewhere it excludes the last of several spaces, which belongs to the next piece.
+/// Elsewhere, it excludes the last of several spaces, which belongs to the next piece.
 std::size_t gap_length(std::string_view text) {
   const std::size_t end = run_end(text, 0, CharacterKind::kSpace);
   if (end == text.size()) return end;
@@ -72,7 +72,7 @@ std::size_t gpt2_length(std::string_view text) {
   return kind == CharacterKind::kSpace ? gap_length(text) : run_end(text, start, kind);
 }
 
-/// Returns the length of the leading spaces up to and including the last line end among them, or 0.
+/// Returns the length of the leading whitespace up to and including the last line end in it, or 0.
 std::size_t lines_length(std::string_view text) {
   const std::size_t end = run_end(text, 0, CharacterKind::kSpace);
   const std::size_t last = text.substr(0, end).find_last_of("\r\n");

@@ -191,7 +191,7 @@ void append_tokens(const BytePairRules& rules, std::string_view piece,
   MergingPiece(rules, piece).append_to(tokens);
 }
 
-/// Encoder of one text. Reuses the tokens of pieces that occur more than once.
+/// Encoder for one text. Reuses the tokens of pieces that occur more than once.
 class TextEncoder {
  public:
   explicit TextEncoder(const BytePairRules& rules) : rules_(rules) {}
@@ -553,8 +553,8 @@ class RulesReader {
     add_merge(std::string(pair.substr(0, space)), std::string(pair.substr(space + 1)));
   }
 
-  /// Adds a token that is searched for in texts before they are split. Requires: the normal forms
-  /// are already set.
+  /// Adds a token that is matched in texts before they are split. Requires: the normal forms are
+  /// already set.
   void add_token(BytePairRules::AddedToken token) {
     if (token.content.empty()) return;
     const auto place = static_cast<std::size_t>(token.number);
@@ -684,7 +684,7 @@ void read_normalizer(RulesReader& reader, const Json& file) {
   }
 }
 
-/// Returns the Cut of a pre-tokenizer. Throws kUnimplemented with the pre-tokenizer's name if tutti
+/// Returns the Cut for a pre-tokenizer. Throws kUnimplemented, naming the pre-tokenizer, if tutti
 /// does not support it.
 BytePairRules::Cut cut_of(const RulesReader& reader, const Json& step) {
   const std::string& type = step.at("type").as_string();
@@ -727,7 +727,7 @@ void read_added_tokens(RulesReader& reader, const Json& file) {
   }
 }
 
-/// Calls `read`; prefixes errors that do not name `source` with it.
+/// Calls `read`; if an error does not name `source`, prefixes the error with it.
 template <class Read>
 BytePairTokenizer read_named(const std::string& source, const Read& read) {
   RulesReader reader(source);

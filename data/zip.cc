@@ -52,7 +52,7 @@ class ZipIterator : public ElementIterator {
   }
 
  private:
-  std::vector<std::unique_ptr<ElementIterator>> parts_;  // empty after any part has ended
+  std::vector<std::unique_ptr<ElementIterator>> parts_;  // empty once any part has ended
 };
 
 /// Source that combines several sources, called its parts. It has a batch property only if all

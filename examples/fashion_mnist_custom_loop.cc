@@ -48,7 +48,7 @@ int train(const ExampleOptions& options, bool regularized, const Examples& examp
   DistributedDataset test_batches =
       strategy->distribute_dataset(test_data.batch(options.batch_size));
 
-  auto scope = strategy->scope();  // variables that are created from here on belong to the strategy
+  auto scope = strategy->scope();  // variables created from here on belong to the strategy
   Sequential model = make_model(regularized);
   Adam optimizer(model.trainable_variables());
   if (options.dtype_policy == "mixed_float16") optimizer.use_dynamic_loss_scale({});

@@ -52,7 +52,7 @@ double train(const char* name, DenseScheme scheme, int updates, const Options& o
     last = losses[0].item_double();
     record.step(static_cast<float>(last), kBatch);
   }
-  // excludes all_reduce, which sums the gradients of convolutions and the losses
+  // excludes all_reduce, which sums the losses and the gradients of convolutions
   MeshTraffic exchanged;
   for (const auto& [kind, traffic] : strategy.traffic()) {
     if (kind == "all_reduce") continue;

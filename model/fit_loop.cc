@@ -482,7 +482,7 @@ void FitLoop::run_epoch() {
   if (!state_->call.is_interrupted) require_same_stop();
 }
 
-/// Throws unless all workers stop together: otherwise the remaining workers would wait
+/// Throws unless all workers stop together, because the remaining workers would otherwise wait
 /// indefinitely.
 void FitLoop::require_same_stop() const {
   WorkerTeam* const team = team_of(model_.strategy());
@@ -519,7 +519,7 @@ Logs FitLoop::fetched_logs() {
   if (is_seen_by_run || warned_of_loss_ || std::isfinite(logs.at("loss"))) return logs;
   const std::vector<int> replicas =
       not_finite(compiled_.loss_tracker.totals_of_replicas(), strategy.first_replica());
-  if (replicas.empty()) return logs;  // that replica's worker logs the warning
+  if (replicas.empty()) return logs;  // the worker of that replica logs the warning
   warned_of_loss_ = true;
   log_warning(concat("replica ", join(replicas), ", step ", at_.point.steps,
                      " or earlier: the loss of Model::fit is not finite; try clipnorm, "

@@ -66,15 +66,15 @@ struct CompiledModel {
   bool has_constraints = false;
 
   /// Returns the loss, the outputs' losses, the metrics and the layers' metrics, without
-  /// duplicates, each with its name in logs.
+  /// duplicates, each with its name in the logs.
   std::vector<std::pair<std::string, Metric*>> all_metrics();
   Logs logs();
   void reset_metrics();
 };
 
-/// Throws kInvalidArgument naming `who` unless a call with tensors passes one tensor for each input
-/// of the model and labels for each output. Labels may be omitted entirely, because layers may add
-/// all losses.
+/// Throws kInvalidArgument, naming `who`, unless a call that passes tensors has one tensor for each
+/// input of the model and labels for each output. Labels may be omitted entirely, because layers
+/// may add all losses.
 void require_counts(const Model& model, std::string_view who, std::size_t inputs,
                     std::size_t labels);
 /// Same as require_counts(), but for a batch of `components`: inputs, labels, then weights (one for
@@ -135,7 +135,7 @@ class ReplicaStep {
   mutable std::atomic<bool> has_looked_at_predictions_ = false;
 };
 
-// State of a running fit, in addition to the model: progress, data, metrics, callbacks.
+// State of a running fit, in addition to the model: progress, data, metrics and callbacks.
 
 /// Progress of one fit() call.
 struct FitProgress {
@@ -200,8 +200,8 @@ class BatchFeed {
   std::optional<DistributedDataset::Iterator> iterator_;
   bool advance_ = false;  // true if next() has returned the current batch
   std::int64_t step_ = 0;
-  bool is_restored_ = false;  // true: restored within a pass, which may have no batches left
-  bool has_ended_ = false;    // true: restored after the end of the epoch's pass
+  bool is_restored_ = false;  // true if restored within a pass, which may have no batches left
+  bool has_ended_ = false;    // true if restored after the end of the epoch's pass
   bool warned_ = false;  // true once a warning about a pass ending within an epoch has been logged
 };
 
@@ -256,7 +256,7 @@ Logs run_evaluation(Model& model, CompiledModel& compiled, BatchFeed& feed,
 
 namespace tutti {
 
-// State that the copies of a model share, in addition to their layers.
+// State shared by the copies of a model, in addition to their layers.
 
 struct Model::State {
   /// Innermost running call of fit or evaluate, for its callbacks.

@@ -75,7 +75,7 @@ class Functional::Builder {
 
  private:
   Graph& graph_;
-  std::map<std::uint64_t, const internal::GraphNode*> nodes_;  // by number: in order of creation
+  std::map<std::uint64_t, const internal::GraphNode*> nodes_;  // by number, in creation order
   std::map<const internal::GraphNode*, std::size_t> first_value_;
   std::map<const internal::GraphNode*, std::string> names_;
 };

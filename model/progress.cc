@@ -1,5 +1,5 @@
-// Progress display of an epoch: one line, updated in place on a terminal, or else printed at the
-// end of the epoch.
+// Progress display of an epoch: one line, updated in place on a terminal and otherwise printed at
+// the end of the epoch.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/progress.h"
 

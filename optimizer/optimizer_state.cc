@@ -104,7 +104,8 @@ bool all_finite(const Gradient& gradient) {
 
 bool all_finite(std::span<const Gradient> gradients) {
   const GradientTape::StopRecording stop;
-  std::map<Device, std::vector<Tensor>> flaws;  // summed on each GPU so that one number is read
+  std::map<Device, std::vector<Tensor>>
+      flaws;  // summed on each GPU, so that one number per GPU is read
   for (const Gradient& gradient : gradients) {
     if (gradient.is_none()) continue;
     const Tensor& values = values_of(gradient);

@@ -22,7 +22,7 @@ namespace {
 
 enum class Action { kRun, kCapture, kReplay };
 
-/// State of the calls that have one signature.
+/// State of all calls with one signature.
 struct Entry {
   int num_calls = 0;
   UsedVariables used;

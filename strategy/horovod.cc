@@ -162,7 +162,7 @@ class Job {
   int local_rank_ = 0;
   int local_size_ = 1;
   std::vector<bool> joined_;  // true for ranks that had joined at the last exchange
-  std::string call_;          // call of the ranks that have not joined
+  std::string call_;          // call made by the ranks that have not joined
 };
 
 /// Sums gradients over all ranks and passes the means to this rank's optimizer or tape.

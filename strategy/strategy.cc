@@ -223,7 +223,7 @@ struct StrategyExtended::Impl {
   /// does not change it.
   std::uint64_t random_step = 0;
   Strategy::Failure failure;
-  bool half_updated = false;  // a run failed while variables were being updated
+  bool half_updated = false;  // true if a run failed while variables were being updated
   internal::BucketPlans plans;
   Mutex turn_mutex;
   CondVar turn_condition;

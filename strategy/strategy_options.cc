@@ -290,8 +290,8 @@ bool are_gpus(const LocalStrategyOptions& options) {
 }
 
 /// Returns the devices of this worker's replicas, and whether NCCL may sum their gradients across
-/// `workers` workers. If the options name no algorithm, NCCL may do so only if `order`, the
-/// determinism of the algorithm used without NCCL, is kCanonical.
+/// `workers` workers. `order` is the determinism of the algorithm that is used without NCCL. If the
+/// options name no algorithm, NCCL may sum only if `order` is kCanonical.
 WorkerGpus gpus_of(std::string_view who, const LocalStrategyOptions& options, int workers,
                    Determinism order) {
   const std::string wanted = wanted_by(who, options.cross_device_ops);

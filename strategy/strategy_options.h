@@ -36,7 +36,7 @@ LocalStrategyOptions checked_for_workers(LocalStrategyOptions options);
 
 struct TeamSetup {
   /// Options for this worker's strategy, with the worker's share of the replicas. The strategy
-  /// combines its own values in canonical order, except on GPUs without other workers.
+  /// combines its own values in canonical order, except on GPUs when there are no other workers.
   LocalStrategyOptions options = {};
   std::shared_ptr<WorkerTeam> team = {};
 };

@@ -48,11 +48,11 @@ class BufferAllocator : public std::enable_shared_from_this<BufferAllocator> {
   ~BufferAllocator();
   BufferAllocator& operator=(BufferAllocator&&) = delete;
 
-  /// Allocates a buffer. Throws kResourceExhausted, naming the limit and the bytes in use and in
-  /// the cache, if that fails.
+  /// Allocates a buffer. If the allocation fails, throws kResourceExhausted, naming the limit and
+  /// the bytes in use and in the cache.
   BufferRef allocate(std::size_t size);
   AllocatorStatistics statistics() const;
-  /// Resets the peak to the current use.
+  /// Resets the peak to the current usage.
   void reset_peak();
   std::size_t limit() const { return limit_.load(std::memory_order_relaxed); }
   /// Replaces BufferAllocatorOptions::limit. Memory in use is kept even if it exceeds the limit.

@@ -209,7 +209,7 @@ class SpecParser {
     if (words.size() == 3) set(spec_.index, number(words[2]));
   }
 
-  /// Parses a number; nullopt for "*", which means the same as a missing part.
+  /// Parses a number; returns nullopt for "*", which means the same as a missing part.
   std::optional<int> number(std::string_view word) const {
     if (word == "*") return std::nullopt;
     const auto value = internal::parse_number<int>(word);

@@ -4,8 +4,7 @@
 // Implemented by a module that is opened at run time (tensor/cuda/) and called through
 // tensor/gpu_device.h. The module and the host program are built together (backend_build_id()), so
 // they exchange C++ types and tutti::Error. The classes are abstract because the host program
-// cannot link the module, and because tests replace devices with fake devices and events with late
-// events.
+// cannot link the module, and because tests substitute fake devices and delayed events.
 #pragma once
 
 #include <array>
@@ -74,7 +73,7 @@ struct DeviceRule {
   DeviceRuleId id = DeviceRuleId::kSgd;
   std::array<double, kNumConstants> constants{};
 };
-/// Elements of one variable. Rules that use norms (kLamb, kLars) take a whole variable; their last
+/// Elements of one variable. Rules that use norms (kLamb, kLars) need a whole variable; their last
 /// slot is scratch memory of num_sums(count) doubles.
 struct DeviceUpdateItem {
   static constexpr std::size_t kMaxSlots = 4;

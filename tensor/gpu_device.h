@@ -32,7 +32,7 @@ class PeerWork {
   virtual ~PeerWork() = default;
   /// Returns true if some of the work may be unfinished, or if work was abandoned.
   virtual bool is_pending() = 0;
-  /// Abandons work that has failed or takes too long. If some of the work was abandoned, now or
+  /// Abandons work that has failed or is taking too long. If any work has been abandoned, now or
   /// earlier, throws the error that caused this.
   virtual void check() = 0;
   /// Called before the launch of a graph that may contain peer work. Throws if that work cannot
@@ -43,8 +43,8 @@ class PeerWork {
                           std::shared_ptr<DeviceEvent> ended) = 0;
 };
 
-/// Monitor of one device's peer work: while such work is pending, the host's waits check it.
-/// Thread-safe.
+/// Monitor of one device's peer work: while such work is pending, host threads check it as they
+/// wait. Thread-safe.
 class PeerWatch {
  public:
   using List = std::vector<std::shared_ptr<PeerWork>>;
@@ -70,7 +70,8 @@ class GpuDevice {
  public:
   static constexpr std::size_t kAlignment = 256;  // alignment of device memory, in bytes
 
-  /// Returns the number of GPU devices: gpu:0, gpu:1, ... Throws the same errors as logical_gpus().
+  /// Returns the number of GPU devices, which are gpu:0, gpu:1, ... Throws the same errors as
+  /// logical_gpus().
   static int count();
   /// Same as gpu_unavailable_reason().
   static const std::string& why_none();
@@ -103,7 +104,7 @@ class GpuDevice {
   }
 
   /// Enqueues the operation's kernel on the compute stream. Throws kUnimplemented, naming the op,
-  /// dtype and device.
+  /// dtype and device, if there is no such kernel.
   void run(const OpCall& call, std::span<const MutableTensor> outputs);
   void fill(const MutableTensor& tensor, double value);
   /// Sets bytes to 0.
@@ -127,7 +128,7 @@ class GpuDevice {
   void copy_from_peer(void* to, Device from, const void* data, std::size_t bytes);
   /// Waits for all work in its streams. Throws the error of that work.
   void synchronize();
-  /// Registers `work`, which every later wait for this device checks, until `work` is destroyed.
+  /// Registers `work`: until it is destroyed, every later wait for this device checks it.
   void watch(const std::shared_ptr<PeerWork>& work);
   const PeerWatch& peers() const { return peers_; }
 

@@ -8,7 +8,7 @@ namespace tutti {
 
 /// Converts `count` numbers of type bfloat16 or float16 to float, exactly.
 void widen(DType from_type, const std::byte* from, float* to, std::size_t count);
-/// Converts `count` floats to bfloat16 or float16, rounded to nearest, halves to even: the bits are
+/// Converts `count` floats to bfloat16 or float16, rounded to nearest, ties to even; the bits are
 /// those of BFloat16(value) and Float16(value) (half.h).
 void narrow(const float* from, DType to_type, std::byte* to, std::size_t count);
 

@@ -1,4 +1,4 @@
-// Kernel tables: (op, dtype) -> the function that computes it, per kind of device.
+// Kernel tables, one per kind of device: (op, dtype) -> the function that computes the operation.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -57,7 +57,7 @@ class KernelTableOf {
 };
 
 /// Table of CPU kernels. Operations on 16-bit floating-point types that lack a kernel of their own
-/// run the float32 kernel, between conversions.
+/// use the float32 kernel, with conversions before and after it.
 using KernelTable = KernelTableOf<Kernel>;
 
 /// Returns simple, slow loops for every operation: the oracle for the tests, and the fallback if

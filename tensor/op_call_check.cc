@@ -155,7 +155,7 @@ Specs matmul_outputs(const CallCheck& c) {
   return {{longer.with_dim(-2, x.dim(a.transpose_a ? -1 : -2)).with_dim(-1, columns), c.dtype(0)}};
 }
 
-/// Expects `count` inputs of one element per channel after x, then `rest` inputs of x's shape.
+/// Expects `count` inputs with one element per channel after x, then `rest` inputs of x's shape.
 DType channels(const CallCheck& c, std::size_t count, std::size_t rest) {
   c.inputs(1 + count + rest, 1 + count + rest);
   c.attributes<BatchNormAttributes>();

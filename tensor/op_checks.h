@@ -72,7 +72,7 @@ struct WindowAxis {
 
 /// Returns the output size and padding by tf's rule. SAME gives ceil(input / stride) and puts the
 /// odd element of padding at the end; VALID gives ceil((input - window + 1) / stride). Throws,
-/// naming `op`, if that is negative because the window is larger than the image.
+/// naming `op`, if the size would be negative because the window is larger than the image.
 WindowAxis window_axis(OpId op, const SourceLocation& where, std::int64_t input,
                        std::int64_t window, std::int64_t stride, Padding padding);
 
@@ -88,7 +88,8 @@ inline std::int64_t window_positions(std::int64_t input, std::int64_t pad_before
   return (input + pad_before + pad_after - window + stride) / stride;
 }
 
-/// Throws unless x is [batch, height, width, channels], and window and strides are positive.
+/// Throws unless x is [batch, height, width, channels], and the window and the strides are
+/// positive.
 void check_window(OpId op, const Operand& x, std::int64_t window_h, std::int64_t window_w,
                   std::int64_t stride_h, std::int64_t stride_w);
 

@@ -43,7 +43,7 @@ struct LazyValues {
 };
 
 LazyValues& lazy_values() {
-  // Never destroyed: tensors in static storage may outlive every other static object.
+  // Never destroyed, because tensors in static storage may outlive every other static object.
   static LazyValues& all = *std::make_unique<LazyValues>().release();
   return all;
 }

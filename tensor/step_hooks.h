@@ -109,9 +109,9 @@ class StepTracer {
   static StepTracer* exchange_current(StepTracer* tracer);
 };
 
-/// Recorder of the operations that belong to other tasks: operations in another task's DeviceScope,
+/// Recorder for operations that belong to other tasks: operations in another task's DeviceScope,
 /// and operations on another task's values. compute() calls it before looking for a kernel.
-/// Recorded operations return lazy tensors of Device{}; their views bypass the recorder, as with a
+/// Recorded operations return lazy tensors on Device{}; their views bypass the recorder, as with a
 /// StepTracer.
 class RemoteRecorder {
  public:
@@ -123,7 +123,7 @@ class RemoteRecorder {
   /// computes it.
   virtual std::optional<std::vector<Tensor>> run(const OpCall& call) = 0;
   /// Returns the device of a value that another task stores or will compute; nullptr for a value of
-  /// this process.
+  /// the current process.
   virtual std::shared_ptr<const DeviceSpec> device_of(const Tensor& value) const = 0;
 
  private:

@@ -49,8 +49,8 @@ void VariableMemory::assign(const Tensor& value) {
   note_use();
   if (num_pins_ == 0) return value_.assign(value);
   if (is_alone_in_place()) return value_.write(value);
-  // Copies the value: it may be stored at another variable's fixed address, whose content may
-  // change before the value is moved to ours.
+  // Copies the value, because it may be stored at another variable's fixed address, whose content
+  // may change before the value is moved to ours.
   value_.assign(value.to(device()).copy());
 }
 

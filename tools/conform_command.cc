@@ -109,7 +109,7 @@ int run(const std::vector<conformance::Case>& cases, const conformance::Subject&
     begin_case(command, c, options.limit);
     ++num_begun;
     if (coarse_now() - logged < std::chrono::seconds(10)) return;
-    logged = coarse_now();  // logs the progress, because all cases together take minutes
+    logged = coarse_now();  // logs progress, because all cases together take minutes
     std::fprintf(stderr, "conform: case %zu of %zu: %s\n", num_begun, cases.size(), c.id().c_str());
   };
   const conformance::Report report = run_cases(cases, subject, limits);

@@ -158,7 +158,7 @@ std::unique_ptr<ControlServer> host_control(const launch::JobPlan& plan) {
     auto& members = task.type == "ps" ? options.welcome : options.expected;
     members.push_back({task.type, task.index, task.address});
   }
-  options.linger = Duration::zero();  // not needed: the server outlives all processes
+  options.linger = Duration::zero();  // not needed, because the server outlives all processes
   return plan.processes.size() > 1 ? ControlServer::start(options) : nullptr;
 }
 

@@ -4,9 +4,9 @@
 //
 // Usage: collective_checks [GROUPS]. The two ranks are threads of one process, because calls
 // between threads are the fastest. A group's memory addresses affect the time of a call more than
-// the checks do. So the program creates 25 new groups for each buffer size, alternates both kinds
-// of calls in each group, and prints the median over the groups with quartiles. Before that, it
-// measures one thread with an engine that does nothing; that time varies by only about a
+// the checks do. So the program creates 25 new groups for each buffer size, alternates between the
+// two kinds of calls in each group, and prints the median over the groups with quartiles. Before
+// that, it measures one thread with an engine that does nothing; that time varies by only about a
 // nanosecond.
 #include <algorithm>
 #include <cstdio>
@@ -44,7 +44,7 @@ class IdleEngine final : public internal::CollectiveEngine {
   std::uint64_t fingerprints_ = 0;
 };
 
-// Returns the nanoseconds of an all_reduce call without the engine's work.
+// Returns the duration of an all_reduce call, in nanoseconds, without the engine's work.
 double nanoseconds_alone() {
   constexpr int kCalls = 1'000'000;
   Communicator communicator(std::make_unique<IdleEngine>());

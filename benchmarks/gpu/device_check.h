@@ -1,4 +1,4 @@
-// Checks of a device's computations: operations, gradients and optimizers, compared with the CPU.
+// Checks that compare a device's operations, gradients and optimizers with the CPU's.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,7 +15,7 @@ struct CheckOptions {
   CallSize size = CallSize::kAll;
   std::int64_t every = 1;  // ops: checks every n-th call of each operation and type
   std::string only;        // name of the only operation or optimizer to check
-  std::string spoil;       // corrupts one element of the results of this operation or optimizer
+  std::string spoil;       // the operation or optimizer in whose results one element is corrupted
 };
 
 /// Runs each operation with each type, and compares the results with those on cpu:0.

@@ -1,4 +1,4 @@
-// Device measurements of gpu_bench: copies, optimizer updates, all_reduce, empty steps.
+// Device measurements of gpu_bench: copies, optimizer updates, all_reduce and empty steps.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

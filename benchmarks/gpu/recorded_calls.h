@@ -32,7 +32,7 @@ struct Program {
   std::vector<bool> is_source = {};  // for each input: true if its gradient is computed
   std::function<Tensor(const std::vector<Tensor>&)> function = {};
 };
-/// Returns the cases of the gradient check, with floating-point inputs of type `dtype`.
+/// Returns the cases for the gradient check, with floating-point inputs of type `dtype`.
 std::vector<Program> gradient_programs(DType dtype);
 /// wide_programs() uses large tensors of odd sizes, plain_programs() small ones. Both may create
 /// constants on cpu:0.

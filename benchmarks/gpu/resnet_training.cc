@@ -8,7 +8,7 @@
 namespace tutti::benchmarks {
 namespace {
 
-constexpr std::int64_t kClasses = 10;  // classes of synthetic images and of CIFAR-10
+constexpr std::int64_t kClasses = 10;  // classes in the synthetic images and in CIFAR-10
 
 bool is_small(const std::string& network) { return network != "resnet50"; }
 

@@ -1,4 +1,4 @@
-// Training steps of a residual network, which train_resnet times or compares.
+// Training steps of a residual network; train_resnet times or compares them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -25,10 +25,10 @@ struct ResnetOptions {
   std::string policy = "float32";
   std::string execution = "eager";  // eager, or captured: GPUs replay a graph for each step
   std::int64_t batch_size = 64;     // global batch size
-  std::int64_t image_size = 0;      // 0: the default of the network
+  std::int64_t image_size = 0;      // 0: the network's default
   std::int64_t batches = 1;         // number of different batches, used in turn
   double learning_rate = 0.01;
-  std::string data_dir = "";  // folder of CIFAR-10; empty: synthetic images
+  std::string data_dir = "";  // folder with CIFAR-10; empty: synthetic images
 
   void declare(Flags& flags);
   /// Sets the default image size. Throws kInvalidArgument, naming the flag, if a flag is invalid.

@@ -18,7 +18,7 @@ constexpr double kSeconds = 0.15;
 template <class Call>
 double fastest_rate(const Call& call) {
   const tutti::Clock& clock = tutti::Clock::system();
-  call();  // not timed: the first call touches new memory
+  call();  // not timed, because the first call touches new memory
   std::vector<double> seconds;
   double sum = 0.0;
   while (sum < kSeconds) {

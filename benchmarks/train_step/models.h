@@ -14,7 +14,7 @@ namespace tutti::benchmarks {
 /// and the following tokens; for other models, images or features with 10 classes.
 Dataset synthetic_data(const std::string& model, std::int64_t rows);
 
-/// Returns "cifar10_cnn", "small_cnn", "mlp", "resnet20", "gpt" or "tiny", with weights. Outputs
+/// Returns "cifar10_cnn", "small_cnn", "mlp", "resnet20", "gpt" or "tiny", with weights. It outputs
 /// logits [batch, 10], or for "gpt" [batch, 128, 256].
 std::unique_ptr<Model> make_model(const std::string& model);
 

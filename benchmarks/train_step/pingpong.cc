@@ -1,5 +1,5 @@
-// Prints the round-trip time of a cache line between CPU 0 and CPU 1, in nanoseconds, which
-// distinguishes near cores from far ones.
+// Prints, in nanoseconds, the round-trip time of a cache line between CPU 0 and CPU 1, which
+// distinguishes near cores from distant ones.
 // SPDX-License-Identifier: Apache-2.0
 #include <sched.h>
 #include <sys/mman.h>

@@ -19,7 +19,7 @@ struct RunOptions {
   std::int64_t replicas = 1;
   std::int64_t steps = 30;
   std::int64_t warmup = 3;
-  double seconds = 20.0;  // time limit; measures at least 3 steps
+  double seconds = 20.0;  // time limit, but at least 3 steps are measured
   bool json = false;
 
   void add_to(Flags& flags);

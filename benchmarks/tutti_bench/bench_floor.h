@@ -1,4 +1,4 @@
-// Lower bound on the time of an all_reduce on this machine: one pass over the memory of all
+// Lower bound on the time for an all_reduce on this machine: one pass over the memory of all
 // replicas.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

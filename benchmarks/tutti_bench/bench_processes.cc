@@ -71,7 +71,7 @@ class ProcessMeasurement {
     return nanoseconds;
   }
 
-  /// Connects the ranks for this operation. Returns the reason if that is impossible, or "".
+  /// Connects the ranks for this operation. Returns the reason if that is impossible, otherwise "".
   std::string begin(const std::string& name) {
     std::string reason;
     try {

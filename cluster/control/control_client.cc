@@ -125,14 +125,14 @@ class ControlSession final : public ControlClient {
   std::unique_ptr<Thread> thread_;
 };
 
-/// Number of refusals that count as final, because a single refusal may be due to a damaged
+/// Number of refusals after which a refusal is final; a single one may be due to a damaged
 /// handshake.
 constexpr int kDamagedHandshakes = 3;
 
 TimePoint now() { return Clock::system().now(); }
 
-/// Returns true if the call failed because of its connection rather than its request, so that it
-/// may be repeated.
+/// Returns true if the call failed because of its connection rather than its request, and may
+/// therefore be repeated.
 bool is_of_connection(const grpc::Status& status, const grpc::ClientContext& context) {
   if (is_of_handler(context)) return false;
   const grpc::StatusCode code = status.error_code();
@@ -194,7 +194,7 @@ class JobStream final : public StreamToServer<v1::MemberReport, v1::JobEvent> {
     MutexLock lock(mutex_);
     unsent_.pop_front();
     is_writing_ = false;
-    if (!ok) {  // does not end the stream: the server's last messages are still unread
+    if (!ok) {  // the stream stays open: the server's last messages are still unread
       can_write_ = false;
       unsent_.clear();
     }
@@ -319,7 +319,7 @@ void ControlSession::run() {
     // The server answers heartbeats as soon as the operating system schedules its process.
     const bool is_late = now() - last_heard_ >= silent_after() / 2;
     if (is_late && !hosts_the_server() && state_of_server().is_busy()) {
-      // The server is alive, and its answer may only be waiting for a thread of this process to
+      // The server is alive, and its answer may merely be waiting for a thread of this process to
       // read it.
       last_heard_ = std::max(last_heard_, now() - unreachable_after() + 2 * every);
     } else if (is_late) {

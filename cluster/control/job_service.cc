@@ -182,8 +182,8 @@ grpc::Status JobService::join(std::shared_ptr<MemberLink> link, const v1::JoinRe
 
 MemberRecord& JobService::add_record(const v1::Build& build, const JoiningProcess& process,
                                      TimePoint now) {
-  // Clears the predecessor's progress: the restarted process counts its collectives from 0 and must
-  // not appear to be late.
+  // Clears the predecessor's progress, because the restarted process counts its collectives from 0
+  // and must not appear to be late.
   const std::uint64_t restarts = process.who.incarnation;
   MemberRecord* const before = newest_of(process.who.task);
   if (before && before->joined.who.incarnation < restarts) before->progress.groups.clear();
@@ -310,7 +310,7 @@ void JobService::send_verdicts(Link& link) {
 
 /// Sends verdicts in batches, because in large jobs all members join and leave within a second.
 /// With one message per pair of members, sending verdicts took a twelfth of the processor time
-/// while 64 processes started.
+/// while 64 processes were starting.
 void JobService::broadcast_verdicts(TimePoint now) {
   for (Link& link : links_) send_verdicts(link);
   const auto eighths = static_cast<int>(links_.size() / 8);

@@ -34,8 +34,8 @@ class StoreTable {
 
   /// Returns the value of the key; nullptr if there is no such key.
   const std::string* find(const std::string& key) const;
-  /// Sets a value. Throws kInvalidArgument for an invalid key or value, kResourceExhausted if the
-  /// limit would be exceeded.
+  /// Sets a value. Throws kInvalidArgument for an invalid key or value, and kResourceExhausted if
+  /// the limit would be exceeded.
   void put(const std::string& key, const std::string& value);
 
  private:
@@ -89,7 +89,7 @@ class JobService final : public v1::Job::CallbackService {
   void tick();
   /// Waits until every member has left or the job has given up on it.
   void wait_until_all_have_left(TimePoint deadline);
-  /// Announces to all members that the server is shutting down; each stream ends after sending the
+  /// Announces to all members that the server is shutting down; each stream ends after the
   /// announcement.
   void announce_server_end();
   std::vector<Member> members() const;
@@ -150,7 +150,7 @@ class JobService final : public v1::Job::CallbackService {
   const Clock& clock_;
   const v1::Build build_;
   mutable Mutex mutex_;
-  CondVar left_;  // notified when a member left or was given up on
+  CondVar left_;  // notified when a member leaves or is given up on
   std::vector<Link> links_ TUTTI_GUARDED_BY(mutex_);
   std::set<std::shared_ptr<Stream>> streams_ TUTTI_GUARDED_BY(mutex_);  // kept until OnDone()
   std::map<std::uint64_t, std::unique_ptr<MemberRecord>> records_ TUTTI_GUARDED_BY(mutex_);

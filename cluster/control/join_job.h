@@ -36,9 +36,9 @@ ControlPlane connect_job(const std::vector<MemberTask>& tasks, Communicator& com
                          const JoinOptions& options, std::int64_t machine);
 }  // namespace internal
 
-/// Joins the job as tasks[self]. The server is at TUTTI_CONTROL; if unset, the first task (the
-/// chief, or worker 0) hosts it at its own address. Reads TUTTI_JOB_SECRET_FILE, TUTTI_JOB_ID and
-/// TUTTI_RESTART. Throws the same errors as ControlServer::start() and connect_control().
+/// Joins the job as tasks[self]. The server is at TUTTI_CONTROL; if that is unset, the first task
+/// (the chief, or worker 0) hosts it at its own address. Reads TUTTI_JOB_SECRET_FILE, TUTTI_JOB_ID
+/// and TUTTI_RESTART. Throws the same errors as ControlServer::start() and connect_control().
 ControlPlane join_job(const std::vector<MemberTask>& tasks, std::size_t self,
                       const JoinOptions& options = {});
 

@@ -92,7 +92,7 @@ namespace {
 
 using Kind = ProcessState::Kind;
 
-/// Grace period after a rank has left, because its last calls may still be running.
+/// Grace period after a rank has left, during which its last calls may still be running.
 constexpr Duration kLeaversGrace = durations::kHeartbeatEvery;
 
 Finding dead(const MemberRecord& record, const std::string& how) {
@@ -106,7 +106,8 @@ std::optional<Finding> judge_disconnected(const MemberRecord& record, TimePoint 
   if (state.kind == Kind::kIsGone) {
     return dead(record, "its connection closed and the process has exited");
   }
-  // If the process is still running on this machine, it only lost its connection and may reconnect.
+  // If the process is still running on this machine, it has only lost its connection and may
+  // reconnect.
   const Duration limit = state.kind == Kind::kUnknown ? durations::kReconnectWithin
                                                       : longest_silence(state, options.silent_after,
                                                                         options.unreachable_after);

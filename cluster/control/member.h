@@ -161,7 +161,7 @@ Duration longest_silence(const ProcessState& state, Duration silent_after,
                          Duration unreachable_after);
 
 /// Returns a finding if the member is dead or stopped. For a process on this machine, silence alone
-/// is not sufficient: a process with a thread that runs or waits for a processor is alive.
+/// is not sufficient, because a process with a thread that runs or waits for a processor is alive.
 std::optional<Finding> judge_silence(const MemberRecord& record, TimePoint now,
                                      const HealthOptions& options, const ProcessProbe& probe);
 

@@ -59,7 +59,7 @@ struct ConnectAttempt {
   bool is_connection_refused = false;  // connection refused
   bool is_hopeless = false;            // this machine cannot reach the address
   bool is_other_job = false;           // the TLS handshake failed
-  bool is_cut_short = false;           // the deadline ended the attempt
+  bool is_cut_short = false;           // true if the deadline ended the attempt
 };
 /// Returns a failed attempt if the address is local and no process listens there; otherwise
 /// nullopt.

@@ -267,7 +267,7 @@ std::string LocalSocketClaim::try_to_lock(Duration patience) {
       Clock::system().sleep_for(std::chrono::milliseconds(1));
       continue;
     }
-    // A process that exited meanwhile may have removed this descriptor's file.
+    // A process that has exited in the meantime may have removed this descriptor's file.
     struct stat held {
     }, named{};
     const bool is_named = ::fstat(lock.get(), &held) == 0 && ::stat(path.c_str(), &named) == 0 &&

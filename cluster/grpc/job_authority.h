@@ -15,7 +15,7 @@ struct TlsIdentity {
   std::string authorities;
 };
 
-/// Name in derived certificates. Both sides expect it, whatever the address is.
+/// Name in derived certificates. Both sides expect it, regardless of the address.
 inline constexpr const char* kDerivedName = "tutti";
 
 /// Derives the job's authority from the secret (HKDF-SHA256 of RFC 5869 to a P-256 key) and signs a

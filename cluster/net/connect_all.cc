@@ -3,10 +3,10 @@
 //
 // A rank generates its *run*, a unique number, and publishes it together with its address and
 // properties. The handshake exchanges runs, which are compared with those in the store. So a value
-// of an earlier run in the store leads to a refusal, and the store is read again until the rank of
-// this run has replaced it. One read of the store fetches all missing announcements, which keeps
-// the number of reads low for many ranks. Compatibility is checked after both sides have proven
-// that the store's values are theirs.
+// from an earlier run leads to a refusal, and the store is read again until the rank of this run
+// has replaced it. One read of the store fetches all missing announcements, which keeps the number
+// of reads low for many ranks. Compatibility is checked after both sides have proven that the
+// store's values are theirs.
 //
 // Ranks never wait for each other in a cycle: one loop takes every step that is currently possible.
 // It connects to the highest lower rank without a connection, accepts connections, performs
@@ -14,7 +14,7 @@
 // the highest lower rank keeps all ranks from connecting to the same rank at once.
 //
 // A connection may break, or a bit may flip, before the handshake is complete, so a rank that
-// receives no answer reconnects, even if the other rank has already answered. Finally each rank
+// receives no answer reconnects, even if the other rank has already answered. Finally, each rank
 // confirms to every other rank that it has all connections, and passes a descriptor of its memory
 // if it can be shared. So a rank that gave up at the last moment, or whose answer was lost, is
 // detected here and not in the first call.
@@ -193,7 +193,7 @@ class GroupConnector {
     // The announcement that a failed attempt used may have been replaced since.
     const bool was_called = called_text_ && texts_[static_cast<std::size_t>(rank)] == called_text_;
     std::optional<std::string> text = text_of(rank, was_called);
-    if (!call_ || text != called_text_) {  // if neither, the current attempt is still running
+    if (!call_ || text != called_text_) {  // otherwise, the current attempt is still running
       call_.reset();
       called_text_ = std::move(text);
       called_ = called_text_ ? parse_announcement(*called_text_) : std::nullopt;
@@ -328,7 +328,7 @@ class GroupConnector {
         Handshake::Side::kServer, std::move(socket), hello_, options_.secret);
     pending_peer.is_local = is_local;
     pending_peer.address = address;
-    // No timeout for a local peer: its process closes its connections when it exits.
+    // No timeout for a local peer, because its process closes its connections when it exits.
     pending_peer.end =
         is_local ? TimePoint::max() : deadline_after(now(), durations::kUnreachableAfter);
   }
@@ -366,7 +366,7 @@ class GroupConnector {
                         now());
         return true;
       case Handshake::State::kDone:
-        // Accept even a reconnect: the peer may not have received the first answer.
+        // Accept even a reconnect, because the peer may not have received the first answer.
         if (was_sent) keep(handshake.peer()->rank, pending_peer, *announced);
         return true;
       case Handshake::State::kRunning:
@@ -400,7 +400,8 @@ class GroupConnector {
     return std::nullopt;
   }
 
-  /// Returns a rank's announcement as first read from the store; reads it again if `again` is set.
+  /// Returns a rank's announcement, which is read from the store on first use and again if `again`
+  /// is set.
   const std::optional<std::string>& text_of(int rank, bool again) {
     std::optional<std::string>& wanted = texts_[static_cast<std::size_t>(rank)];
     if (again) wanted.reset();
@@ -428,8 +429,8 @@ class GroupConnector {
     };
     for (PendingPeer& pending_peer : pending_peers_)
       watch(pending_peer.socket, pending_peer.is_ready);
-    // Polls only one unconfirmed peer and reads from the others after each pause: poll() takes
-    // longer with many sockets, and each of them would wake this rank.
+    // Polls only one unconfirmed peer and reads from the others after each pause, because poll()
+    // takes longer with many sockets, and each of them would wake this rank.
     const auto awaited = std::ranges::find_if(peers_, &Peer::is_awaited);
     if (is_connected() && awaited != peers_.end()) {
       watch(awaited->connection.socket, awaited->is_ready);
@@ -554,7 +555,7 @@ class GroupConnector {
   RefusalLog refusals_, strangers_;
   std::string last_refusal_;  // text about the last refused peer that claimed to be a rank
   TimePoint accept_again_ = TimePoint::min();
-  TimePoint read_all_at_ = TimePoint::min();  // time of the next read of all confirmations
+  TimePoint read_all_at_ = TimePoint::min();  // time at which all confirmations are read next
 };
 
 }  // namespace

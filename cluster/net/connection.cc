@@ -159,8 +159,8 @@ namespace {
 // Writing frames: header, head and body in one system call. Encoding frames: numbers at fixed
 // offsets; every field is validated.
 
-// Maximum number of bytes per write. Only their checksum is computed before the write, so that
-// sending overlaps with computing the next one.
+// Maximum number of bytes per write. Only the checksum of these bytes is computed before the write,
+// so that sending overlaps with computing the next checksum.
 constexpr std::size_t kCheckedAtOnce = std::size_t{256} << 10;
 
 constexpr std::uint32_t kFrameMagic = 0x46747554;  // "TutF"
@@ -491,7 +491,8 @@ void Connection::keep_body(Message& message) {
                 " bytes of messages waiting for recv(), got another message of ", bytes,
                 " bytes with tag ", message.header.tag);
   }
-  message.kept = BufferRef::allocate(bytes);  // from the allocator's cache: fresh pages cost more
+  message.kept =
+      BufferRef::allocate(bytes);  // from the allocator's cache, because fresh pages cost more
   message.target = message.kept->data();
 }
 

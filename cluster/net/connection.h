@@ -98,7 +98,7 @@ struct KeptBytes {
   std::atomic<std::size_t> now{0};
 };
 
-/// A connected socket of a rank in the group.
+/// Socket that is connected to another rank of the group.
 struct ConnectedPeer {
   FileDescriptor socket = {};
   std::string address = {};         // for messages; "pid 4711" for a local peer
@@ -112,8 +112,8 @@ struct ConnectedPeer {
 /// connection that breaks, falls silent or delivers an invalid message stays broken. Thread-safe.
 class Connection {
  public:
-  /// `socket` is connected. `is_local`: the peer is a process on this host. `peer` names the other
-  /// side in errors: "tcp: rank 2 (10.0.0.3:4711)".
+  /// `socket` must be connected. `is_local` is true if the peer is a process on this host. `peer`
+  /// names the other side in errors: "tcp: rank 2 (10.0.0.3:4711)".
   Connection(FileDescriptor socket, std::string peer, bool is_local, KeptBytes& kept);
   ~Connection() { close(); }
   Connection(const Connection&) = delete;
@@ -138,8 +138,8 @@ class Connection {
     std::optional<Error> failure;  // reason why the connection ended; no more bytes will be read
     std::optional<Error> abort;    // set if the peer has aborted the group
   };
-  /// Writes what the system accepts and reads the available bytes, at most a few MiB. Reads bodies
-  /// directly into the memory of their receivers.
+  /// Writes as much as the system accepts, and reads the available bytes, at most a few MiB. Reads
+  /// bodies directly into the memory of their receivers.
   IoResult move();
   /// Writes as many bytes as the system accepts; returns true if bytes were written.
   bool flush();
@@ -162,7 +162,7 @@ class Connection {
   /// Ends all operations with `reason`, as well as later receives for which no message has arrived.
   /// kAborted replaces other reasons and drops received messages.
   void fail(const Error& reason);
-  /// Same as fail() with kAborted, but also queues the reason for the peer; flush() completes
+  /// Same as fail() with kAborted, but also queues the reason for the peer; flush() finishes
   /// sending it.
   void abort(const Error& reason);
   /// Closes the connection; the peer reads end-of-file after the written bytes.
@@ -180,7 +180,7 @@ class Connection {
     std::shared_ptr<Incoming> receiver;  // null: not posted yet
     BufferRef kept;                      // the body of a message without a receiver
     std::byte* target = nullptr;         // memory for the body; nullptr: the body is dropped
-    std::size_t arrived = 0;             // bytes of the body
+    std::size_t arrived = 0;             // received bytes of the body
     std::uint32_t crc = 0;               // checksum of the head and the bytes received so far
     bool has_body() const { return arrived == header.body_bytes; }
   };

@@ -193,7 +193,7 @@ void Handshake::send(std::span<const std::byte> bytes) {
 
 std::vector<std::byte> Handshake::bytes_to_send() { return std::exchange(to_send_, {}); }
 
-// Description of a process's build and job, and compatibility of two such descriptions.
+// Description of a process's build and job, and the compatibility check for two descriptions.
 
 namespace {
 

@@ -187,7 +187,7 @@ bool Mesh::may_spin() const {
 }
 
 /// Returns true if a thread that may not spin should yield its core before it polls again, because
-/// the rank that it waits for often needs this core.
+/// this core is often needed by the rank that the thread is waiting for.
 bool Mesh::may_yield() { return !BlockedScope::current_thread_holds_token(); }
 
 void Mesh::lead(const Operation& operation, int peer, TimePoint deadline) {

@@ -79,7 +79,7 @@ class Mesh final : public Transport, public std::enable_shared_from_this<Mesh> {
   const bool spins_;
   KeptBytes kept_;
   std::vector<std::unique_ptr<Connection>> peers_;  // indexed by rank; null for this rank
-  std::vector<std::uint8_t> is_looked_at_;          // by rank: true if polled since the last test()
+  std::vector<std::uint8_t> is_looked_at_;          // by rank; true if polled since the last test()
   FileDescriptor wake_event_;
   // Time at which test() next polls all peers; used by the leader.
   TimePoint look_again_ = TimePoint::min();

@@ -73,7 +73,7 @@ bool send_whole(const FileDescriptor& socket, std::span<const std::byte> bytes);
 /// Sends one byte. If `attached` is open, also sends a copy of that descriptor (to a process on
 /// this host).
 bool send_byte(const FileDescriptor& socket, std::byte byte, const FileDescriptor& attached);
-/// Reads the byte from send_byte(); sets `attached` to the descriptor sent with it.
+/// Reads the byte sent by send_byte(); sets `attached` to the descriptor sent with it.
 ByteFlow read_byte(const FileDescriptor& socket, std::size_t& count, FileDescriptor& attached);
 
 /// Result of an attempt to connect.

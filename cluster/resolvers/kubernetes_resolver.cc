@@ -161,7 +161,7 @@ Pod read_pod(const JsonPlace& place) {
   return pod;
 }
 
-/// Parses "key=value,key2=value2"; accepts "key==value".
+/// Parses "key=value,key2=value2"; also accepts "key==value".
 std::vector<std::pair<std::string, std::string>> parse_selector(std::string_view selector) {
   std::vector<std::pair<std::string, std::string>> wanted;
   for (std::string_view rest = selector;;) {

@@ -10,8 +10,8 @@ namespace tutti {
 
 /// Expands "t02n[13,41-43],login1" to t02n13, t02n41, t02n42, t02n43, login1. Leading zeros are
 /// kept ("n[08-10]": n08, n09, n10); with several brackets, the last one varies fastest. `source`
-/// names the text in errors. Throws kInvalidArgument with the position, the found and the expected
-/// text; kResourceExhausted for more than 65536 nodes.
+/// names the text in errors. Throws kInvalidArgument with the position, the text found and the text
+/// expected; kResourceExhausted for more than 65536 nodes.
 std::vector<std::string> expand_node_list(std::string_view list,
                                           std::string_view source = "SLURM_STEP_NODELIST");
 

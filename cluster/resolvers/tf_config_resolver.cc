@@ -1,4 +1,4 @@
-// Parsing of TF_CONFIG, which finds mistakes before any connection is made.
+// Parser for TF_CONFIG that finds mistakes before any connection is made.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/resolvers/tf_config_resolver.h"
 
@@ -63,7 +63,7 @@ Task read_task(const JsonPlace& place) {
           index->index(kLargestTaskIndex, "the task's index, a whole number from 0")};
 }
 
-/// The task of this process. Errors name the JSON paths of its type and index.
+/// The task of this process, with the JSON paths of its type and index for error messages.
 struct OwnTask {
   Task task;
   std::string type_path, index_path;

@@ -1,4 +1,4 @@
-// Calls and answers as messages of a stream (calls.proto). Heads are protobuf messages; payloads
+// Calls and answers as messages on a stream (calls.proto). Heads are protobuf messages; payloads
 // are the bytes of `tensors`.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

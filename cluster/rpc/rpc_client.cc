@@ -99,7 +99,7 @@ class ClientStream final : public StreamToServer<grpc::ByteBuffer, grpc::ByteBuf
   CallWriter writer_ TUTTI_GUARDED_BY(mutex_);
   bool is_welcome_ TUTTI_GUARDED_BY(mutex_) = false;
   bool is_leaving_ TUTTI_GUARDED_BY(mutex_) = false;
-  std::string damage_ TUTTI_GUARDED_BY(mutex_);  // error of an unreadable message
+  std::string damage_ TUTTI_GUARDED_BY(mutex_);  // error for an unreadable message
   Calls calls_ TUTTI_GUARDED_BY(mutex_);         // unanswered calls
   std::uint64_t last_call_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::optional<Error> ended_ TUTTI_GUARDED_BY(mutex_);         // error that later calls throw

@@ -30,8 +30,8 @@ struct RpcClientOptions {
   std::string job_id = {};
   JobSecret secret = {};
   TlsFiles tls = {};
-  /// Timeout for the first connection. While connecting, a log line every 4.5 s names the server.
-  /// Raising the interruption cancels the wait.
+  /// Timeout for the first connection. Until then, a log line names the server every 4.5 s. Raising
+  /// the interruption cancels the wait.
   Duration connect_timeout = durations::kJoinTimeout;
   std::shared_ptr<const Interruption> interruption = {};
   /// If true, calls left unanswered by a broken connection wait for take_over() or fail_all()
@@ -74,7 +74,7 @@ class RpcReply {
 };
 
 /// Connection to one server. Calls are sent in the order of start(); many may be in flight. A
-/// broken connection is not repaired: the caller opens another client. Thread-safe.
+/// broken connection is not repaired; the caller must open another client. Thread-safe.
 class RpcClient {
  public:
   /// Returns a connected client. `target`: "grpc://host:port". Throws the errors of

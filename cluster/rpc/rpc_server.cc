@@ -52,7 +52,7 @@ class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
         longest_payload_(longest_payload),
         reader_(CallReader::Side::kServer, longest_payload) {}
 
-  /// Accepts the client and reads its messages. `earlier`: older streams of the same client, whose
+  /// Accepts the client and reads its messages. `earlier`: older streams of the same client; their
   /// calls are handled first.
   void serve(RpcHandler& handler, RpcPeer peer, std::vector<std::shared_ptr<ServerStream>> earlier);
   /// Ends the stream of a client that the server does not accept.
@@ -257,8 +257,8 @@ void ServerStream::dispatch(const std::shared_ptr<Call>& call) {
   }
 }
 
-/// Waits for the client's earlier streams: a call on a broken connection may be repeated on the
-/// next one, and the original must not be executed after the repeated call.
+/// Waits for the client's earlier streams, because a call on a broken connection may be repeated on
+/// the next connection, and the original must not be executed after the repeated call.
 void ServerStream::wait_for_earlier() {
   std::vector<std::shared_ptr<ServerStream>> earlier;
   {

@@ -40,7 +40,8 @@ std::span<const Algorithm> algorithms();
 /// Returns the algorithm with that name; throws kNotFound, listing the names, if there is none.
 const Algorithm& find_algorithm(std::string_view name);
 
-/// Returns the schedule of rank shape.rank. In a group of one rank, it copies input to output.
+/// Returns the schedule of rank shape.rank. In a group of one rank, the schedule copies the input
+/// to the output.
 Schedule make_schedule(const Algorithm& algorithm, const CallShape& shape);
 
 // all_reduce
@@ -77,7 +78,7 @@ namespace tutti {
 
 /// Returns ring, hierarchical_copy or reduction_to_one_device for the replicas of a process. One
 /// thread runs the schedules of all replicas. Ranks in separate processes use the same schedules,
-/// so results are bit-identical either way. Throws kNotFound for another name.
+/// so results are bit-identical either way. Throws kNotFound for any other name.
 std::unique_ptr<CrossDeviceOps> scheduled_ops(std::string_view algorithm);
 
 }  // namespace tutti

@@ -105,8 +105,8 @@ class Exchange {
     }
     schedule.combine(result, from);
   }
-  /// Returns the scratch range for this rank's result of segment k, used if this rank has no
-  /// output.
+  /// Returns the scratch range for this rank's result for segment k, which is used if this rank has
+  /// no output.
   Range result_in_scratch(std::size_t k) const { return staged(shape_.rank, k); }
 
  private:

@@ -62,8 +62,8 @@ class MessageRun {
         left_is_due_(link.size() > 1 && plan.left_greets_with_data),
         verified_(link.size() == 1) {}
   /// Runs the schedule. Throws kInvalidArgument ("collective mismatch (..."), kDeadlineExceeded,
-  /// kAborted or kUnavailable, after cancelling messages in flight; the other ranks are not
-  /// notified yet.
+  /// kAborted or kUnavailable, after cancelling messages in flight; at that point, the other ranks
+  /// have not been notified yet.
   void run() {
     send_hello();
     for (; current_ < steps_.size(); ++current_) {
@@ -218,8 +218,8 @@ class MessageRun {
     if (sent_.size() < kSendsToForget) return;
     std::erase_if(sent_, [](const Sent& sent) { return sent.work->test(); });
   }
-  // Wait for the left neighbour's header first: that rank sends it before it waits for anything,
-  // and a mismatch may be the reason why another message is missing.
+  // Waits for the left neighbour's header first, because that rank sends it before it waits for
+  // anything, and a mismatch may be the reason why another message is missing.
   void wait(Work& work) {
     Work* const header = verified_ ? nullptr : header_work();
     if (header != nullptr && header != &work) verify();
@@ -303,8 +303,8 @@ std::span<std::byte> bytes_of(std::span<std::uint64_t> numbers) {
   return std::as_writable_bytes(numbers);
 }
 
-// Returns true if the work has ended, even with an error: if the peer has exited or the transport
-// was aborted, only the query ends.
+// Returns true if the work has ended, even with an error. If the peer has exited or the transport
+// was aborted, the error ends only the query.
 bool ended(Work& work) {
   try {
     return work.test();

@@ -61,7 +61,7 @@ void RankLink::exchange_bytes(Purpose purpose, std::span<std::byte> values, Time
   std::vector<std::string> late;
   const TimePoint end = deadline_after(deadline, durations::kLinger);
   if (rank == 0) {
-    std::vector<std::unique_ptr<Work>> greetings, given, taken;  // one per rank except 0
+    std::vector<std::unique_ptr<Work>> greetings, given, taken;  // one per rank except rank 0
     for (int r = 1; r < size(); ++r) {
       greetings.push_back(send(r, purpose, {}, {}));
       given.push_back(recv(r, purpose, {}, value_of(r)));
@@ -72,8 +72,7 @@ void RankLink::exchange_bytes(Purpose purpose, std::span<std::byte> values, Time
         ++r;
         continue;
       }
-      // test() throws if a rank has exited, which ends the exchange even while another rank is
-      // late.
+      // test() throws if a rank has exited, so the exchange ends even if another rank is late.
       for (const auto& value : given) (void)value->test();
       if (Clock::system().now() < deadline) continue;
       message[r] = std::byte{1};

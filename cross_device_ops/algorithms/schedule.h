@@ -51,9 +51,9 @@ inline bool receives(const Step& step) {
   return step.kind == StepKind::kReceive || step.kind == StepKind::kReceiveOnLeft;
 }
 
-/// The steps of a rank, executed in order: a receive waits for its message, a send does not wait.
+/// Steps of a rank, executed in order; a receive waits for its message, but a send does not wait.
 /// Messages between two ranks are received in the order in which they were sent. Before a step
-/// writes memory, it waits for earlier sends from this memory.
+/// writes memory, it waits for earlier sends from that memory.
 struct Schedule {
   std::vector<Step> steps;
   std::vector<Range> operands;       // operands of kCombine steps
@@ -102,7 +102,7 @@ std::size_t num_segments(std::size_t count, std::size_t segment);
 /// show its sender's progress.
 inline bool travels(const Range& range, std::size_t k) { return range.count > 0 || k == 0; }
 
-/// Returns true if a rank's first action is to send a message to `right`, which then carries the
+/// Returns true if a rank begins by sending a message to `right`. That message then carries the
 /// header.
 bool begins_with_send(const Schedule& schedule, int right);
 

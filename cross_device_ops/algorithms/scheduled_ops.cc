@@ -16,7 +16,7 @@ namespace {
 /// Runner for the schedules of all ranks: runs schedules[r] on memory[r] and allocates its scratch;
 /// buffers[r] is rank r's buffer. Messages are not copied: a receiver reads its sender's memory,
 /// and a step that would overwrite unread memory waits. On GPUs, the steps are queued in streams.
-/// Each step waits only for the send that it receives and for the readers of the memory that it
+/// Each step waits only for the message that it receives and for the readers of the memory that it
 /// overwrites, so that the devices work concurrently.
 class Lockstep {
  public:
@@ -85,7 +85,7 @@ class Lockstep {
     return false;
   }
 
-  /// Executes the next step of a rank; returns false if it has to wait.
+  /// Executes the next step of a rank; returns false if the rank has to wait.
   bool step(std::size_t rank) {
     const Step& step = schedules_[rank].steps[next_[rank]];
     const bool stays = step.kind == StepKind::kCopy &&

@@ -140,7 +140,7 @@ void StallWatch::check_stall() {
 namespace {
 
 std::uint64_t hash_of(std::span<const std::byte> bytes) {
-  // FNV-1a over words, which suffices because names and counts are short.
+  // FNV-1a over words, which suffices because the input, names and counts, is short.
   std::uint64_t hash = 0xcbf29ce484222325u;
   while (!bytes.empty()) {
     std::uint64_t word = 0;
@@ -351,7 +351,7 @@ void CommunicatorState::refuse(const CallRequest& request, const Error& reason) 
   header_.refuse(text.starts_with(beginning) ? text.substr(beginning.size()) : text);
   try {
     const Duration timeout = request.options.timeout.value_or(options_.timeout);
-    // A short timeout suffices: a rank that calls later finds that the group has ended.
+    // A short timeout suffices, because a rank that calls later finds that the group has ended.
     recorded(request, meeting(), std::min<Duration>(timeout, durations::kLinger));
   } catch (const Error&) {  // `reason` is thrown below instead
   }

@@ -146,7 +146,8 @@ void GpuCalls::agree(int gpu, Communicator& aside) {
 }
 
 bool GpuCalls::uses_nccl(const CallRequest& request) const {
-  // all_to_all does not use NCCL: a rank knows only its own counts, which NCCL does not compare.
+  // all_to_all does not use NCCL, because a rank knows only its own counts, which NCCL does not
+  // compare.
   const std::shared_ptr<CrossDeviceOps> ops = nccl();
   if (!ops || request.collective == Collective::kBarrier ||
       request.collective == Collective::kAllToAll) {

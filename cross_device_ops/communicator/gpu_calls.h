@@ -40,8 +40,8 @@ class GpuCalls {
     std::shared_ptr<DeviceEvent> event;  // marks the end of the stream's earlier work
   };
   /// Records the call's position in its stream. Throws kUnavailable if there is no such GPU;
-  /// kInvalidArgument if the GPU is not that of earlier calls, or for buffers outside its memory;
-  /// and kFailedPrecondition for a captured stream.
+  /// kInvalidArgument if the GPU differs from that of earlier calls, or if a buffer is outside its
+  /// memory; and kFailedPrecondition for a captured stream.
   Begun begin(const CallRequest& request);
 
   /// Executes a checked call whose begin() returned the event `begin`. With NCCL, returns when the

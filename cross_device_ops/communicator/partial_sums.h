@@ -68,8 +68,8 @@ class PartialSums {
   const std::shared_ptr<BufferAllocator> allocator_;  // nullptr if all memory is equally fast
   std::vector<int> first_of_;                         // first replica of each rank; then the total
   std::vector<CanonicalNode> nodes_;
-  bool by_nodes_ = false;    // replicas per rank differ or are not a power of two
-  bool any_single_ = false;  // some rank has a partial sum that covers only one replica
+  bool by_nodes_ = false;    // ranks' replica counts differ or are not powers of two
+  bool any_single_ = false;  // true if a rank has a partial sum of only one replica
 };
 
 }  // namespace tutti::internal

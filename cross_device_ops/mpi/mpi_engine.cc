@@ -110,8 +110,8 @@ MPI_Op mpi_op(ReduceOp op, DType dtype) {
 }
 
 /// Copies the input to `place`, the memory of the output. MPI requires a call to be in place on all
-/// ranks or on none. Callers may choose differently, and a rank that makes a call on copies does
-/// not know the choice of the other ranks. So every call is made in place.
+/// ranks or on none. Callers on different ranks may choose differently, and a rank that makes a
+/// call on copies does not know their choices, so every call is made in place.
 void stage_input(const ConstElements& input, std::byte* place) {
   if (input.data != place && input.count > 0) std::memcpy(place, input.data, input.num_bytes());
 }
@@ -135,13 +135,13 @@ bool lies_within(const Elements& part, const ConstElements& whole) {
   return !before(part.data, whole.data) && before(part.data, whole.data + whole.num_bytes());
 }
 
-/// A call with one input and one output. The call ends when test() returns true. Until then MPI
+/// A call with one input and one output. The call ends when test() returns true. Until then, MPI
 /// uses the caller's memory, or, with `on_copies`, copies of it. A rank that fails after joining
-/// makes a call on copies: other ranks may have begun the call, and MPI ends it only after all
-/// ranks have begun it. Not thread-safe.
+/// makes a call on copies, because other ranks may have begun the call, and MPI ends it only after
+/// all ranks have begun it. Not thread-safe.
 class MpiCall {
  public:
-  /// Begins the call. Throws kOutOfRange if MPI cannot count its elements.
+  /// Begins the call. Throws kOutOfRange if the call has more elements than MPI can count.
   MpiCall(const CollectiveCall& call, MpiRuntime& runtime, MPI_Comm comm, int rank,
           bool on_copies = false)
       : runtime_(runtime), comm_(comm), rank_(rank) {

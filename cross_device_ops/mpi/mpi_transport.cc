@@ -290,7 +290,7 @@ constexpr int kChunksInFlight = 4;
 
 }  // namespace
 
-/// A transport over MPI. Work objects that it starts keep it alive, even after close().
+/// A transport over MPI. The Work objects that it creates keep it alive, even after close().
 class MpiEndpoint final : public Transport, public std::enable_shared_from_this<MpiEndpoint> {
  public:
   MpiEndpoint(std::shared_ptr<MpiDispatcher> dispatcher, std::vector<int> processes, int rank,
@@ -554,7 +554,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     found->second->end();
     sends_.erase(found);
   }
-  /// Returns the receive that was matched with the message to the queue, ahead of later receives.
+  /// Puts the receive that was matched with the message back in the queue, ahead of later receives.
   void accept_cancel(Peer& from, const MpiFrame::Header& header) {
     const auto found = from.receiving.find(header.id);
     if (found == from.receiving.end()) {

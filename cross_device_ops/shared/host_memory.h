@@ -72,7 +72,7 @@ class Segment {
 
 /// Memory shared by the ranks of one host. Every rank has a *place*: a range of memory that is
 /// mapped by all ranks of the transport. Each rank maps it at a different address, so messages
-/// contain offsets from its start. If the ranks are threads, the place of each is the whole memory
+/// contain offsets from its start. If the ranks are threads, each rank's place is the entire memory
 /// of the process, at offset 0. Thread-safe.
 class HostMemory {
  public:

@@ -22,7 +22,7 @@ class WindowCalls {
   /// Called before the rank arrives.
   void show(const CollectiveCall& call, const CollectiveHeader& header);
 
-  /// Method of executing the call; it depends on the data that all ranks have published. way()
+  /// Method for executing the call; it depends on the data that all ranks have published. way()
   /// requires that all ranks have arrived.
   enum class Way { kInline, kShared, kNeither };
   Way way();
@@ -37,7 +37,7 @@ class WindowCalls {
 
  private:
   // Data published by the ranks, at this process's addresses; not valid for kNeither. In an inline
-  // call each rank publishes one input (in a broadcast, the root's output), and only this rank's
+  // call, each rank publishes one input (in a broadcast, the root's output), and only this rank's
   // own outputs are accessible.
   const std::byte* input(int rank, std::size_t buffer) const {
     if (is_inline_) return inline_data(rank);

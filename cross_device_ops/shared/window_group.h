@@ -35,8 +35,8 @@ class PartLanes {
     return std::clamp(std::min(parts, cores), 1, kMost);
   }
 
-  /// Assigns a part of the round to the caller and returns it; -1 if none is left. Rounds are
-  /// numbered from 1.
+  /// Assigns a part of the round to the caller and returns its index, or -1 if none is left. Rounds
+  /// are numbered from 1.
   int take(std::uint64_t round, int parts, int lanes) {
     const int own = std::max(::sched_getcpu(), 0) % lanes;
     for (int i = 0; i < lanes; ++i) {
@@ -213,7 +213,8 @@ class WindowGroup {
   /// throws the error that closed it. On a failure, closes the group with kUnavailable or kAborted;
   /// on a timeout, with kDeadlineExceeded, naming the ranks that did not join.
   void arrive(const CollectiveHeader& header, TimePoint deadline);
-  /// Allocates the slots of this rank's window if it has none. Throws kResourceExhausted.
+  /// Allocates the slots of this rank's window if it has none. Throws kResourceExhausted if that
+  /// fails.
   void need_slots();
   /// Waits for peers' progress in this round; if a peer dies, closes the group and throws.
   template <class Ready>

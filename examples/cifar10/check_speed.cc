@@ -16,7 +16,7 @@ using namespace tutti::examples::cifar10;
 
 namespace {
 
-// number of initial steps that are not measured, because they include set-up
+// number of initial steps that are not measured, because they include setup
 constexpr std::int64_t kWarmUp = 2;
 
 int check(TrainFlags flags, std::int64_t steps) {

@@ -30,7 +30,7 @@ struct DistortedInputOptions {
 /// options.
 Dataset distorted_inputs(const ImageData& data, const DistortedInputOptions& options);
 
-/// Returns evaluation batches. Each image occurs once, as its standardized centre.
+/// Returns evaluation batches. Each image occurs once, cropped to its centre and standardized.
 Dataset evaluation_inputs(const ImageData& data, std::int64_t batch_size);
 
 /// Returns the size of the shuffle buffer: 0.4 of an epoch plus three batches.

@@ -59,7 +59,7 @@ double mean_loss(const StepResult& result, std::size_t index);
 /// Training loop of the tutorial; replaces its graph and session. Not thread-safe.
 class TowerTrainer {
  public:
-  /// Decay of the moving averages of losses and of variables.
+  /// Decay rates for the moving averages of losses and variables.
   static constexpr double kLossAverageDecay = 0.9;
   static constexpr double kMovingAverageDecay = 0.9999;
 

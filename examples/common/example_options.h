@@ -1,4 +1,4 @@
-// Flags that all examples share.
+// Flags shared by all examples.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

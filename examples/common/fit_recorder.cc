@@ -1,4 +1,4 @@
-// Implements a callback that records the losses of fit, and ends training after --steps.
+// Implements a callback that records the losses of fit(), and ends training after --steps.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/common/fit_recorder.h"
 

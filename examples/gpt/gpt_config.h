@@ -41,8 +41,8 @@ struct GptConfig {
 
 /// Returns config.json as `transformers` writes it for GPT2LMHeadModel and LlamaForCausalLM.
 Json config_json(const GptConfig& config);
-/// Parses config.json. Throws kUnimplemented naming a model or setting that neither network
-/// supports, or kInvalidArgument if a member is missing.
+/// Parses config.json. Throws kUnimplemented, naming the model or setting, if neither network
+/// supports it, and kInvalidArgument if a member is missing.
 GptConfig config_of_json(const Json& json);
 
 }  // namespace tutti::examples

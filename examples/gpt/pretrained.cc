@@ -140,7 +140,7 @@ Variable find_variable(const Gpt& model, const std::string& name) {
   fail(ErrorCode::kInternal, "gpt: the model has no variable '", name, "'");
 }
 
-/// Returns the value as the file stores it: a matrix in which heads are merged.
+/// Returns the value as the file stores it: a matrix with merged heads.
 Tensor as_stored(const PretrainedPlace& place, const Tensor& value) {
   const Shape& shape = value.shape();
   if (place.tensor.ends_with(".bias")) return reshape(value, {-1});

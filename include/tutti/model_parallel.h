@@ -1,4 +1,4 @@
-// Models split over several devices.
+// Models split across several devices.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -59,7 +59,7 @@ struct Estimator::Run {
   std::vector<std::shared_ptr<SessionRunHook>> hooks;
   SessionRunContext context;
   std::int64_t last = 0;    // number of the last step
-  std::int64_t saved = -1;  // step of the last save; -1: none
+  std::int64_t saved = -1;  // step of the last save; -1 if none
   /// Returns the number of steps that have updated the variables; checkpoints are named after it.
   std::function<std::int64_t()> num_done = [this] { return context.global_step; };
 };

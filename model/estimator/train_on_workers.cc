@@ -24,7 +24,7 @@ Batch batch_of(const Dataset& data) {
 
 }  // namespace
 
-/// State of each task: variables on the servers, the registered step, and the data of the workers.
+/// State of each task: variables on the servers, the registered step, and the workers' data.
 struct Estimator::Workers {
   Workers(const Estimator& estimator, ParameterServerStrategy& servers, const InputFn& input_fn)
       : Workers(estimator, servers, input_fn, input_fn(InputContext{1, 0, 1})) {}

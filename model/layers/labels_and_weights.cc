@@ -137,7 +137,7 @@ Tensor weighted(const Tensor& values, const Tensor& sample_weight, std::string_v
   return values * fitted_weight(sample_weight, values, who);
 }
 
-// Sequence steps in losses and metrics.
+// Steps of sequences in losses and metrics.
 
 namespace {
 

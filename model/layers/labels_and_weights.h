@@ -12,7 +12,8 @@ namespace tutti::internal {
 // Adapts labels to the shape and type of predictions.
 
 /// Adds or removes a trailing axis of length 1, so that labels [batch, ...] have the same rank as
-/// the predictions. Returns other labels unchanged. Keras's squeeze_or_expand_to_same_rank().
+/// the predictions. Returns other labels unchanged. Same as Keras's
+/// squeeze_or_expand_to_same_rank().
 Tensor same_rank_labels(const Tensor& labels, const Tensor& predictions);
 /// Returns the labels with the type and shape of the predictions; converts between [batch] and
 /// [batch, 1]. Throws kInvalidArgument naming `who`, the line of `labels` and both shapes.
@@ -38,7 +39,8 @@ Tensor mean_per_example(const Tensor& values);
 
 /// Returns `sample_weight` as a factor for `values`: cast to their dtype and with the missing
 /// trailing dimensions, so that it broadcasts to values.shape(). Each dimension must be 1 or equal
-/// that of `values`; a scalar always fits. Throws kInvalidArgument naming `who` and both shapes.
+/// to that of `values`; a scalar always fits. Otherwise throws kInvalidArgument, naming `who` and
+/// both shapes.
 Tensor fitted_weight(const Tensor& sample_weight, const Tensor& values, std::string_view who);
 
 /// Returns values * fitted_weight(...), or `values` if `sample_weight` is undefined.

@@ -30,7 +30,7 @@ std::shared_ptr<Layer> bidirectional(const std::shared_ptr<Layer>& layer,
   return std::make_shared<Bidirectional>(*recurrent, std::move(options));
 }
 
-/// Constructor arguments of each layer, in order, without LayerOptions.
+/// Returns the constructor arguments of each layer, in order, without LayerOptions.
 std::vector<LayerTable::Entry> layer_entries() {
   using Int = std::int64_t;
   return {entry_of<Dense, Int, DenseOptions>(),

@@ -307,7 +307,7 @@ Loss::Loss(const std::string& name) : name_(name), call_(name) {
       open_kind_ ? bound(entry.crossentropy, CrossentropyOptions{}) : Function(entry.plain);
 }
 
-/// Gives labels the rank of the predictions: otherwise a user's function would broadcast labels
+/// Gives labels the rank of the predictions; otherwise, a user's function would broadcast labels
 /// [batch] and predictions [batch, 1] to [batch, batch].
 Loss::Loss(std::string name, Function per_example, LossReduction reduction)
     : Loss(std::move(name),

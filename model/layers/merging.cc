@@ -30,8 +30,8 @@ Tensor unit_rows(const Tensor& x) {
   });
 }
 
-/// Converts `axis`, in which the batch is axis 0, to an axis of one example. Throws if it is out of
-/// range.
+/// Converts `axis`, which counts the batch as axis 0, to an axis of one example. Throws if it is
+/// out of range.
 int example_axis(const Shape& example, int axis, std::string_view who) {
   const int normal = axis < 0 ? axis + example.rank() + 1 : axis;
   internal::require(normal >= 1 && normal <= example.rank(), who, ": expected an axis from 1 to ",

@@ -50,7 +50,7 @@ class SoftmaxMetric final : public M {
   }
 };
 
-/// Returns the threshold between two classes: a logit of 0 is a probability of 0.5.
+/// Returns the threshold between two classes: 0 for logits, 0.5 for probabilities.
 double threshold_for(const Loss& loss) { return loss.takes_logits() ? 0.0 : 0.5; }
 
 template <class M>

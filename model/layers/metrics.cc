@@ -156,8 +156,8 @@ SparseTopKCategoricalAccuracy::SparseTopKCategoricalAccuracy(int k, std::string 
 
 namespace {
 
-/// Distance of the first threshold below 0 and of the last above 1, so that 0 and 1 are between
-/// thresholds (Keras's epsilon).
+/// Distance by which the first threshold is below 0 and the last is above 1, so that 0 and 1 are
+/// between thresholds (Keras's epsilon).
 constexpr double kBeyond = 1e-7;
 
 double ratio_of(double a, double b) { return b == 0.0 ? 0.0 : a / b; }
@@ -261,7 +261,7 @@ double maximum_of(const double* row, std::size_t width) {
   return largest;
 }
 
-/// Keras's rule: a largest prediction that is at most this far from 0 does not count as positive.
+/// In Keras, the largest prediction does not count as positive if it is at most this far from 0.
 constexpr double kNoPrediction = 1e-9;
 
 std::size_t row_width(const Tensor& predictions) {

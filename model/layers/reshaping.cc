@@ -16,7 +16,7 @@ namespace tutti {
 namespace {
 
 /// Returns `target` with -1 replaced. Throws kInvalidArgument if the number of elements does not
-/// fit.
+/// match.
 Shape resolved_target(const Shape& input, std::vector<std::int64_t> target) {
   std::int64_t known = 1;
   std::int64_t* open = nullptr;

@@ -34,8 +34,8 @@ class StageExchange {
   /// stages, on timeout, and kAborted if a stage failed.
   Tensor take(Direction way, std::size_t stage, std::size_t micro_batch);
 
-  /// Ends a stage's work, with an error or nullptr; the first error also ends the other stages'
-  /// waits.
+  /// Ends a stage's work, with an error or nullptr. The first error also ends waiting take() calls
+  /// of the other stages.
   void end(std::exception_ptr error);
   /// Waits until all stages have ended, but no longer than one timeout after the first error;
   /// returns true if all have ended.

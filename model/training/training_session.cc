@@ -140,7 +140,7 @@ TrainingSession::TrainingSession(Strategy& strategy, std::vector<Variable> weigh
       make_checkpoint(strategy_, weights_, optimizer_, batches_, record_, saved_step_),
       options_.checkpoint_dir,
       CheckpointManagerOptions{.asynchronous = true, .on_error = OnSaveError::kContinue});
-  // A process that replaces a lost worker gets its state from the other workers.
+  // A process that replaces a lost worker receives its training state from the other workers.
   if (!options_.resume || (workers_ && workers_->is_replacement())) return;
   if (restore_latest()) return;
   fail(ErrorCode::kNotFound, "TrainingSession: expected a checkpoint to resume from in ",

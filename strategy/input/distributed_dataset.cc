@@ -200,8 +200,8 @@ InputPart sharded_part(const Dataset& dataset, const InputPlan& plan) {
   InputPart part{
       .dataset = dataset, .cut = InputCut::kWhole, .whole = dataset, .global_batch_size = batch};
   if (policy == AutoShardPolicy::kData) {
-    // All workers divide the same rows into batches, so batch sizes that rotate across workers
-    // would lose and repeat rows here.
+    // All workers split the same rows into batches, so batch sizes that rotate across workers would
+    // lose and repeat rows here.
     part.dataset = auto_shard(rebatch_evenly(dataset, plan.num_replicas_in_sync), plan.num_workers,
                               plan.worker, policy);
     part.steps = dataset.cardinality();
@@ -361,7 +361,7 @@ struct Rebatching {
   BatchOptions options;
 };
 
-// Iterator that joins the rows of all batches into one stream and divides it into batches of the
+// Iterator that joins the rows of all batches into one stream and splits it into batches of the
 // given sizes.
 class RebatchIterator final : public ElementIterator {
  public:

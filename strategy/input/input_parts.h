@@ -34,7 +34,7 @@ void require_end(std::string_view who, std::optional<std::int64_t> cardinality,
                  std::string_view remedy);
 
 /// Splits the elements of a part into steps, with one element per replica of this worker. `plan`
-/// and `part` must outlive it. Not thread-safe.
+/// and `part` must outlive this object. Not thread-safe.
 class StepCutter {
  public:
   StepCutter(const InputPlan& plan, const InputPart& part) : plan_(plan), part_(part) {}

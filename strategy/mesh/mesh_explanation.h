@@ -43,7 +43,7 @@ class MeshExplanation final : public StepTracer {
   /// Records a variable. `bytes` is the size of its parts on the device.
   void note_variable(const VariableStorage& storage, const Sharding& sharding, std::uint64_t bytes,
                      bool is_slot);
-  /// Notes this position's part of a gradient.
+  /// Records this position's part of a gradient.
   void note_gradient(const VariableStorage& storage, const Gradient& gradient);
   /// Records how many bytes a device sends to gather the inputs of an operation.
   void note_gathered(const OpCall& call, std::uint64_t bytes);

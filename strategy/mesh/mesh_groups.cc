@@ -254,7 +254,7 @@ std::vector<Tensor> MeshGroups::receive(AxisSet axes, const std::vector<int>& se
 /// Sums of one dtype over the same axes. One collective computes all of them.
 struct MeshSums::OverWorkers {
   AxisSet axes = 0;
-  bool is_scattered = false;  // each worker receives only its own positions' parts
+  bool is_scattered = false;  // true if each worker receives only its own positions' parts
   DType dtype = DType::kFloat32;
   std::vector<std::size_t> sums = {};          // indices into the sums of start_sums()
   std::unique_ptr<PartialSums> partials = {};  // destroyed after the buffers that it may own
@@ -263,7 +263,7 @@ struct MeshSums::OverWorkers {
   std::vector<std::size_t> counts = {};        // number of elements per worker
   /// Stores the results. Called after the sum is complete.
   std::function<void(const Tensor& sum, std::vector<std::vector<Tensor>>& results)> keep = {};
-  CollectiveHandle handle = {};  // destroyed first: its destructor waits
+  CollectiveHandle handle = {};  // destroyed first, because its destructor waits
 };
 
 MeshSums::MeshSums() = default;

@@ -29,8 +29,8 @@ enum class ExchangeKind {
 /// Returns "all_reduce", ...
 const char* to_string(ExchangeKind kind);
 
-/// Returns part `index` of the value, divided along `dim` into `count` parts of equal size: a view
-/// if dim is 0.
+/// Returns part `index` of the value, split along `dim` into `count` equal parts; a view if dim is
+/// 0.
 Tensor part_along(const Tensor& value, int dim, int count, int index);
 
 /// Values to be summed across the positions that differ in `axes`.
@@ -38,7 +38,7 @@ struct MeshSum {
   AxisSet axes = 0;
   AxisSet parts = 0;  // subset of `axes` that shards dimension `dim` of results; 0: none
   int dim = 0;
-  std::vector<Tensor> own = {};  // indexed by local position; all of one shape and dtype
+  std::vector<Tensor> own = {};  // indexed by local position; all of the same shape and dtype
 };
 
 /// Sums that were started together. Used by one thread at a time.
@@ -48,8 +48,8 @@ class MeshSums {
   /// Creates completed sums with these results.
   explicit MeshSums(std::vector<std::vector<Tensor>> results);
   ~MeshSums();
-  /// Waits for the sums and returns their results, indexed by sum and then by position of this
-  /// process. Call it only once.
+  /// Waits for the sums and returns their results, indexed by sum and then by the position within
+  /// this process. Call it only once.
   std::vector<std::vector<Tensor>> wait();
 
  private:

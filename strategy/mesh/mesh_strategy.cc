@@ -37,7 +37,7 @@ class MeshReducer final : public GradientReducer {
   void updates_done() override { position_.meet(RendezvousKind::kUpdatesDone); }
 
  private:
-  /// Starts the sums of the gradients that are ready.
+  /// Starts summing the gradients that are ready.
   void start();
   void start(std::size_t index, std::vector<PositionSum>& sums);
 
@@ -262,7 +262,7 @@ std::span<const Device> MeshStrategy::replica_devices() const {
 std::vector<Device> MeshStrategy::worker_devices() const {
   const std::span<const Device> all = Strategy::replica_devices();
   std::vector<Device> devices(all.begin(), all.end());
-  // Blocks of one device are adjacent.
+  // Blocks on the same device are adjacent.
   devices.erase(std::unique(devices.begin(), devices.end()), devices.end());
   return devices;
 }

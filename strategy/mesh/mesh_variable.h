@@ -24,7 +24,7 @@ struct MeshPlacement {
   const ReplicaServices& services;
   MeshGroups& groups;
   std::shared_ptr<ReadAhead> reads;  // nullptr for one process
-  AxisSet gathered = 0;              // axes over which reads gather
+  AxisSet gathered = 0;              // axes over which a read gathers
   bool reads_again = true;           // MeshOptions::reshard_after_forward
   Sharding sharding = {};            // sharding of the stored elements
 };

@@ -52,12 +52,13 @@ class MeshGrid {
   int size(AxisSet axes) const;
   /// Returns the index of the position in its group(): row-major in the coordinates of `axes`.
   int index(int position, AxisSet axes) const;
-  /// Returns the positions that differ from `position` only in these axes, in index() order.
+  /// Returns the positions that differ from `position` only along these axes, in index() order.
   std::vector<int> group(int position, AxisSet axes) const;
 
   /// Returns the sharding of a tensor of rank `rank` with this layout, without axes of size 1.
   /// Throws kInvalidArgument, beginning with `who`, if the layout does not have one entry per
-  /// dimension, if it names an unknown axis or one axis twice, or if a dimension cannot be divided.
+  /// dimension, if it names an unknown axis or the same axis twice, or if a dimension cannot be
+  /// divided evenly.
   Sharding sharding_of(const Layout& layout, const Shape& shape, const std::string& who) const;
   /// Returns the shape of each position's part of a tensor with this `shape`.
   Shape local_shape(const Shape& shape, const Sharding& sharding) const;

@@ -41,7 +41,7 @@ class ConsistencyCheck {
             std::string_view shown = {});
   /// Same as note(), but for a number; messages show it followed by `unit`.
   void note_number(Kind kind, std::string_view subject, double number, const char* unit = "");
-  /// Returns a digest of eight bytes, which is equal for equal notes; 0 if there are none.
+  /// Returns an eight-byte digest that is equal for equal notes; 0 if there are none.
   std::uint64_t digest() const;
   /// Removes all notes, after a comparison or a reconnect.
   void clear();

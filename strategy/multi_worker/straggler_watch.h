@@ -15,16 +15,16 @@
 
 namespace tutti::internal {
 
-/// Slow-worker detector; measures how long this worker waits. The waits of all workers are sent
-/// with the sums of gradients, as a few additional numbers. A slow worker waits the least; the
-/// excess wait of the other workers is time spent waiting for it. A worker is reported only if it
-/// is slow in several consecutive windows of steps. Thread-safe.
+/// Detector of slow workers; measures how long this worker waits. The waiting times of all workers
+/// are sent with the sums of gradients, as a few additional numbers. A slow worker waits the least;
+/// the time by which the other workers wait longer is spent waiting for it. A worker is reported
+/// only if it is slow in several consecutive windows of steps. Thread-safe.
 class StragglerWatch {
  public:
   static constexpr std::int64_t kWindow = 5;
   static constexpr std::int64_t kWindows =
       3;  // any 20 steps contain at least this many full windows
-  /// Seconds per step; shorter waits are not reported.
+  /// Shortest wait that is reported, in seconds per step.
   static constexpr double kLeastWait = 0.001;
 
   explicit StragglerWatch(const StragglerOptions& options, Clock& clock = Clock::system());

@@ -6,9 +6,9 @@
 // node and all nodes have the same size, one all_reduce over the workers' sums completes the
 // canonical tree. Otherwise, or if replicas' values are sent in 16 bits, worker w receives *slice*
 // w of all nodes' sums (all_to_all) and combines them along the tree. Then the slices are gathered.
-// If each worker needs only its part of the sum, the slices are these parts: a reduce_scatter
-// replaces the all_reduce, or the slices are not gathered. With an algorithm without canonical
-// order, each worker's sum is one buffer.
+// If each worker needs only its part of the sum, a reduce_scatter replaces the all_reduce in the
+// first case; in the second, the slices are these parts and are not gathered. If the algorithm has
+// no canonical order, each worker's sum is one buffer.
 #include "strategy/multi_worker/worker_team.h"
 
 #include <algorithm>
@@ -211,7 +211,7 @@ WorkerTeam::WorkerTeam(std::shared_ptr<WorkerGroup> group, const CommunicatorOpt
   set_replicas({std::istream_iterator<std::int32_t>(counts), {}});
 }
 
-/// If an exception ends the strategy, reports it before the connections close. Otherwise the other
+/// If an exception ends the strategy, reports it before the connections close. Otherwise, the other
 /// workers would report the closed connections as the cause.
 WorkerTeam::~WorkerTeam() {
   if (!group_) return;

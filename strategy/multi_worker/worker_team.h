@@ -1,4 +1,4 @@
-// Workers that train together, as seen by the replicas of one of them, and the transfer of their
+// Workers that train together, as seen by one worker's replicas, and the transfer of the workers'
 // state.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -43,8 +43,8 @@ struct WorkerGpus {
 /// `own.use` differs between workers; kUnavailable if the library is missing.
 std::unique_ptr<CrossDeviceOps> connect_worker_gpus(WorkerTeam& team, const WorkerGpus& own);
 
-/// The values of each replica of a worker. All replicas have the same number of values, each of
-/// them dense, slices or empty.
+/// The values of each replica of a worker. All replicas have the same number of values, each dense,
+/// sparse or empty.
 using ReplicaValues = std::vector<std::vector<Gradient>>;
 
 /// Serializes values; copies those on GPUs to the host. Numbers are little-endian.
@@ -57,7 +57,7 @@ ReplicaValues decode_values(std::string_view bytes);
 /// with some replicas, which are numbered across all workers in worker order. All workers must make
 /// the same calls in the same order. Each call has a name; if one worker makes a different call,
 /// all of them throw. If a call fails (a worker is lost, is late, or fails), the connection ends:
-/// later calls throw the same reason until reconnect().
+/// later calls throw an error with the same reason until reconnect().
 ///
 /// Values and sums of gradients use separate message groups, so that sums can be in progress while
 /// layers exchange values. Threads: gather functions may be called on any thread, one at a time; so
@@ -86,7 +86,8 @@ class WorkerTeam {
   /// Returns the name of the algorithm that sums gradients: "canonical", "ring", ...
   std::string_view algorithm() const { return algorithm_; }
   bool is_canonical() const { return is_canonical_; }
-  /// Returns the operation that sums GPU buffers over all workers; nullptr: the hosts sum them.
+  /// Returns the operation that sums GPU buffers over all workers, or nullptr if the hosts sum
+  /// them.
   CrossDeviceOps* gpu_sums() const { return gpu_sums_.get(); }
 
   /// Returns the job's client; nullptr for a single worker and for workers without a job.
@@ -128,7 +129,7 @@ class WorkerTeam {
   /// Same as gather(), but for one dense value per replica.
   std::vector<Tensor> gather_tensors(std::span<const Tensor> local, std::string_view name);
 
-  /// Returns the object that adds values over the replicas of all workers.
+  /// Returns the object that adds values across the replicas of all workers.
   PartialSums& sums();
 
   /// Returns the notes, taken since the workers last connected, about values that must be equal on
@@ -140,7 +141,7 @@ class WorkerTeam {
   /// Same as compare_notes(), but exchanges only eight bytes if the notes are equal.
   void compare_digests();
 
-  /// Returns the detector of slow workers, to which code outside this class also reports waits.
+  /// Returns the slow-worker detector, to which code outside this class also reports waiting times.
   StragglerWatch& stragglers() { return stragglers_; }
   /// Reports one step to the detector: each worker's result of StragglerWatch::take_wait().
   void note_waits(std::span<const double> waits);

@@ -1,5 +1,5 @@
-// Implements ParameterServerJob: tasks that train, serve, coordinate or wait, and that the job's
-// verdicts end together.
+// Implements ParameterServerJob: tasks that train, serve, coordinate or wait, and are ended
+// together by the job's verdicts.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/job.h"
 
@@ -111,7 +111,7 @@ ParameterServerJob::~ParameterServerJob() {
   subscriptions_.clear();
 }
 
-/// Starts serving variables. Called after this task has joined the job: otherwise, this server
+/// Starts serving variables. Called after this task has joined the job; otherwise, this server
 /// could miss the end of a short run that used it, and would wait for the next run.
 void ParameterServerJob::serve_variables() {
   server_ = std::unique_ptr<Server>(new Server(cluster_, task_.type, task_.index, options_,

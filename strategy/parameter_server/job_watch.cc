@@ -1,4 +1,4 @@
-// Effects of verdicts on tasks, the wait for the end of the run, and callbacks for lost tasks.
+// Effects of verdicts on tasks, waiting for the end of the run, and callbacks for lost tasks.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/job_watch.h"
 
@@ -15,8 +15,8 @@
 namespace tutti::internal {
 namespace {
 
-/// Returns the tasks of the cluster. The chief is first: it hosts the control server if no launcher
-/// does.
+/// Returns the tasks of the cluster. The chief is first, because it hosts the control server if no
+/// launcher does.
 std::vector<MemberTask> tasks_of(const ClusterSpec& cluster) {
   std::vector<MemberTask> tasks;
   for (const char* const job : {"chief", "worker", "ps"}) {

@@ -1,4 +1,5 @@
-// Division of variables into contiguous rows, and choice of servers: round-robin or by bytes.
+// Division of variables into ranges of contiguous rows, and choice of servers: round-robin or by
+// bytes.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/shard_placement.h"
 

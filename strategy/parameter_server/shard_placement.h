@@ -32,7 +32,7 @@ class ServerPicker {
  public:
   /// Throws kInvalidArgument if there are no servers.
   ServerPicker(VariablePlacement placement, int num_servers);
-  /// Returns the server of the next shard, which has `num_bytes` bytes.
+  /// Returns the server for the next shard, which has `num_bytes` bytes.
   int next(std::size_t num_bytes);
 
  private:

@@ -38,7 +38,7 @@ ListedRows rows_in(const ShardSpec& shard, const std::vector<std::int64_t>& rows
   return rows_within(shard.first_row, shard.num_rows, rows);
 }
 
-/// Returns the values at the positions of `rows`, or the tensor itself if these are all positions.
+/// Returns the values at the positions of `rows`, or `values` itself if `rows` lists all positions.
 Tensor picked(const Tensor& values, const ListedRows& rows) {
   if (static_cast<std::int64_t>(rows.positions.size()) == values.shape().dim(0)) return values;
   return gather(values, tensor_of(rows.positions));

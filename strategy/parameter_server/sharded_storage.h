@@ -17,7 +17,7 @@ namespace tutti::internal {
 /// all call ParameterServers::meet(). Thread-safe.
 class ShardedComponent final : public Component {
  public:
-  /// Requires: the shards were created.
+  /// Requires: the shards have been created.
   ShardedComponent(std::shared_ptr<ParameterServers> servers, std::vector<RemoteShard> shards);
 
   Tensor read() const override { return servers_->read(cache_); }

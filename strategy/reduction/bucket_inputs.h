@@ -21,7 +21,7 @@ namespace tutti::internal {
 
 enum class GradientKind : std::uint8_t { kNone, kDense, kSparse };
 
-/// Elements [begin, end) of a bucket, all of one item.
+/// Elements [begin, end) of a bucket; all belong to the same item.
 struct Piece {
   const BucketPlan::Item& item;
   std::size_t bucket = 0;

@@ -77,7 +77,7 @@ std::vector<SliceRange> BucketSums::begin(std::size_t bucket) {
   if (cpus_) slices = cpus_->begin(bucket);
   if (team_) count_kinds(bucket);
   if (gpus_) gpus_->begin(bucket);
-  if (team_) return slices;  // sparse sums need all workers' gradient kinds
+  if (team_) return slices;  // sparse sums require every worker's gradient kinds
   for (const BucketPlan::Item& item : given_.bucket(bucket).items) {
     if (given_.kinds[item.variable] != GradientKind::kSparse) continue;
     given_.sum_slices(item.variable, given_.slices_of(item.variable));

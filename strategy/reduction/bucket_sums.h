@@ -17,14 +17,14 @@
 namespace tutti::internal {
 
 /// Sums in CPU memory over the replicas of this process, slice by slice, with ReplicaServices::ops.
-/// With several workers they are partial sums, of PartialSums::sum_dtype(), in memory that the
-/// team's calls access without a copy.
+/// With several workers, these are partial sums of type PartialSums::sum_dtype(), in memory that
+/// the team's calls access without a copy.
 ///
 /// A bucket whose variables are sharded over the replicas gives each replica its shard. Several
-/// workers then exchange only the elements that their replicas own. In the buffers of partial sums,
-/// the elements are then in the order of their owners, worker by worker (*scattered*), and the
-/// counters are a separate sum. When sums are searched for non-finite values, all workers need the
-/// full sum. Thread safety: as for BucketSums.
+/// workers then exchange only the elements that their replicas own; in the buffers of partial sums,
+/// the elements are in the order of their owners, worker by worker (*scattered*), and the counters
+/// are a separate sum. When sums are searched for non-finite values, all workers need the full sum.
+/// Thread safety: as for BucketSums.
 class CpuSums {
  public:
   explicit CpuSums(BucketInputs& given);
@@ -61,8 +61,8 @@ class CpuSums {
   };
   struct Bucket {
     std::vector<SumPlace> places;  // where sums of elements are stored
-    /// One buffer per node: the sum, and with a team also the counters; only the counters if the
-    /// bucket is scattered.
+    /// One buffer per node. It holds the sum and, with a team, the counters; only the counters if
+    /// the bucket is scattered.
     std::vector<MutableTensor> flat;
     HostPartials partials;
     Scattered scattered;
@@ -116,7 +116,7 @@ class BucketSums {
   std::vector<SliceRange> begin(std::size_t bucket);
   /// Thread-safe; slices of one bucket are disjoint.
   void reduce(std::size_t bucket, SliceRange slice);
-  /// Called by one thread when all slices of the bucket are reduced.
+  /// Called by one thread once all slices of the bucket have been reduced.
   void end(std::size_t bucket);
   /// Returns true if each replica receives only its shard of every variable for which shards_of()
   /// is set. In that case, end() releases gradients, so replicas should not run ahead of each
@@ -144,7 +144,7 @@ class BucketSums {
   HostPartials& partials(std::size_t bucket) {
     return cpus_ ? cpus_->partials(bucket) : gpus_->partials(bucket);
   }
-  /// Writes the kinds of the replicas' gradients into the counters.
+  /// Writes the kinds of the replicas' gradients to the counters.
   void count_kinds(std::size_t bucket);
   /// Passes buckets to the team in order. If `all`, waits for each bucket; otherwise stops at the
   /// first one that is not summed yet or not on the host.

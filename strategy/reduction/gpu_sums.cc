@@ -21,7 +21,7 @@ class HostSums {
   struct Bucket {
     std::vector<Elements> partials;  // for each partial sum of this worker: elements, then counters
     Elements rounded;                // for 16-bit types: the sum's elements in that type
-    std::vector<std::shared_ptr<DeviceEvent>> copies;  // events at the end of the last copies
+    std::vector<std::shared_ptr<DeviceEvent>> copies;  // events recorded after the last copies
   };
 
   HostSums(const BucketPlan& plan, std::size_t num_partials, int num_workers)

@@ -36,7 +36,8 @@ class GpuSums {
   /// Copies the replica's dense gradients to its buffer for the bucket, in one launch on its
   /// compute stream. Writes zeros in place of missing dense gradients.
   void pack(std::size_t replica, std::size_t bucket);
-  /// Starts the sum, or its preparation. Requires: all replicas have packed the bucket.
+  /// Starts the sum, or the copies or events that precede it. Requires: all replicas have packed
+  /// the bucket.
   void begin(std::size_t bucket);
   /// Releases the bucket's gradients, and extracts the replicas' shards of an earlier bucket. Does
   /// nothing unless gives_shards().
@@ -71,7 +72,7 @@ class GpuSums {
     std::vector<float> counters;  // storage for `partials` with NCCL
     Events events;                // recorded after copies to the host; with NCCL, after packing
     DeviceWork* work = nullptr;   // set only with several workers; owned by `pending`
-    PendingReduction pending;     // destroyed first: its destructor waits
+    PendingReduction pending;     // destroyed first, because its destructor waits
   };
 
   bool is_widened(DType dtype) const;

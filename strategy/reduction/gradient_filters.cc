@@ -100,7 +100,7 @@ std::string describe(const NonFiniteValue& value, const Variable& variable, std:
 
 namespace {
 
-constexpr std::size_t kBlock = 2'048;  // in elements; block and residuals fit in the L1 cache
+constexpr std::size_t kBlock = 2'048;  // in elements; a block and its residuals fit in the L1 cache
 
 constexpr float kLargestBFloat16 = 3.3895313892515355e38f;
 constexpr float kLargestFloat16 = 65504.0f;

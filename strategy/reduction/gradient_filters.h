@@ -32,8 +32,8 @@ std::size_t count_non_finite(DType dtype, const std::byte* values, std::size_t c
 /// Returns the index of the first element that is infinite or NaN; nullopt if all are finite.
 std::optional<std::size_t> first_non_finite(DType dtype, const std::byte* values,
                                             std::size_t count);
-/// Returns the indices of the tensors that have infinite or NaN elements. All tensors are on one
-/// GPU, which this function waits for.
+/// Returns the indices of the tensors that have infinite or NaN elements. All tensors must be on
+/// one GPU; waits for that GPU.
 std::vector<std::size_t> indices_of_non_finite(std::span<const Tensor> on_gpu);
 
 /// Lowest position of a non-finite value among those that the threads of a step found. note() is

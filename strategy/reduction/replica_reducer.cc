@@ -77,7 +77,7 @@ class BucketReducer {
   /// Calls BucketSums::join(). Called by one replica after all buckets are done.
   void join() { sums_.join(); }
   /// Returns the first non-finite value; nullopt if there is none, or if no search was requested.
-  /// Requires: after join().
+  /// Must be called after join().
   const std::optional<NonFiniteValue>& non_finite() const { return given_.non_finite.lowest(); }
   /// Returns the sums on the device of `replica`. Requires: join() has returned.
   std::vector<Gradient> results(int replica) const {
@@ -233,8 +233,8 @@ void check_gradient(const Variable& variable, const Gradient& gradient) {
        shape);
 }
 
-/// Returns the placement of a variable for which replicas must produce equal gradients, because
-/// they share a component or have copies of one value; nullptr if each replica has its own value.
+/// Returns the variable's placement if replicas must produce equal gradients for it, because they
+/// share a component or have copies of one value; nullptr if each replica has its own value.
 const Placement* compared_placement(const ReplicaServices& services, const Variable& variable) {
   const std::span<const Variable> parts = joined_parts(variable);
   const Variable& first = parts.empty() ? variable : parts.front();

@@ -22,7 +22,7 @@ class GradientExchange {
   GradientExchange(ReplicaServices& services, BucketPlans& plans, ReplicaMonitor& monitor,
                    std::uint64_t step)
       : services_(services), plans_(plans), monitor_(monitor), step_(step) {}
-  /// Returns the reduction of these variables. Throws kInvalidArgument if a replica that joined
+  /// Returns the reducer for these variables. Throws kInvalidArgument if a replica that joined
   /// earlier passed different variables.
   std::shared_ptr<BucketReducer> join(int replica, std::span<const Variable> variables);
   /// Applies the policy for non-finite values: throws, or warns once. One replica calls it, after

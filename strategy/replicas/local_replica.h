@@ -32,7 +32,7 @@ struct ReplicaServices {
   CrossDeviceOps& ops;
   Mutex& ops_mutex;  // held during calls to `ops`; a sliceable operation sums slices without it
   CommunicationOptions communication;
-  std::shared_ptr<WorkerTeam> team = nullptr;  // nullptr: this process has all replicas
+  std::shared_ptr<WorkerTeam> team = nullptr;  // nullptr if this process has all replicas
   /// Called once, by the leader, after all replicas have applied their updates and before any of
   /// them reads.
   std::function<void()> after_updates = {};
@@ -74,8 +74,8 @@ class LocalReplicaContext final : public ReplicaContext {
         group_(*this) {}
 
   /// Returns this thread's replica of the strategy that created `variable`; nullptr outside that
-  /// strategy's run. Throws kFailedPrecondition, naming the variable and the method, in a replica
-  /// of another strategy.
+  /// strategy's run. In a replica of another strategy, throws kFailedPrecondition with the names of
+  /// the variable and the method.
   static LocalReplicaContext* current(const VariableStorage& variable, std::string_view method);
 
   int replica_id() const override { return services_.first_number() + replica_; }
@@ -122,7 +122,7 @@ class LocalReplicaContext final : public ReplicaContext {
   std::optional<std::int64_t> batch_rows() const { return batch_rows_; }
   /// Returns the result of the step if it is not finite.
   std::optional<double> non_finite_result() const { return non_finite_result_; }
-  /// Records that gradients are summed over replicas. If the last call of note_target() declared a
+  /// Records that gradients are summed over replicas. If the last call to note_target() declared a
   /// mean over this replica's rows, the gradients are those of that mean.
   void note_sum() { summed_mean_ = target_; }
   /// Returns the declared mean (note_target()) whose gradients were summed, if there was one.
@@ -158,7 +158,7 @@ class LocalReplicaContext final : public ReplicaContext {
   void note_batch(const Batch& batch) override { batch_rows_ = batch.rows(); }
 
  private:
-  /// View of the replicas for layers, losses and metrics.
+  /// The replicas as layers, losses and metrics see them.
   class Group final : public ReplicaGroup {
    public:
     explicit Group(LocalReplicaContext& context) : context_(context) {}

@@ -16,7 +16,7 @@ namespace tutti::internal {
 struct ReplicaNotes {
   double communication_seconds = 0.0;
   std::optional<std::int64_t> assumed_rows;
-  std::optional<std::int64_t> batch_rows;  // rows of the batch with which the step was called
+  std::optional<std::int64_t> batch_rows;  // number of rows in the batch passed to the step
   std::optional<double> non_finite_result;
   std::optional<MeanOfRows> summed_mean;
   bool draws = false;  // true if the replica drew random numbers or called an optimizer

@@ -135,7 +135,7 @@ Tensor aggregate(const VariableStorage& variable, const ReplicaServices* service
 /// Same as aggregate(), but within a traced step, in which each replica has only its own value.
 Tensor aggregate_in_trace(StepTracer& tracer, const VariableStorage& variable, const Tensor& value);
 
-// Defined in sharded_variable.cc: variables made of parts.
+// Sharded variables, implemented in sharded_variable.cc.
 
 /// Subset of a list of row indices: the rows that are in one part of a variable.
 struct ListedRows {

@@ -237,7 +237,7 @@ void Shards::forget(Kept& kept) {
 void Shards::assign(AssignOp op, const Tensor& value) {
   note_write();
   for (std::size_t r = 0; r < shards_.size(); ++r) {
-    // Copies, because a view of these elements would keep the whole value alive.
+    // Copies the elements, because a view of them would keep the whole value alive.
     shards_[r].assign(op, elements_of_shard(value, ranges_[r]).to(shards_[r].device()).copy());
   }
 }

@@ -23,8 +23,8 @@
 namespace tutti::internal {
 
 /// Returns the elements of `gradient` that belong to `shard`, as a gradient of shape [count].
-/// `gradient` has the shape `whole`, or [count] if it already is the shard's gradient. Returns none
-/// if `gradient` is none.
+/// `gradient` has the shape `whole`, or [count] if it already is the shard's gradient. Returns an
+/// empty gradient if `gradient` is empty.
 Gradient gradient_of_shard(const Gradient& gradient, const Shape& whole, const Shard& shard);
 
 /// First pass of a rule with norms: writes the unscaled step of each element.
@@ -62,7 +62,7 @@ struct ShardUse {
   bool keeps_whole = false;  // a device keeps a gathered value until the next write
   bool sums_shards = true;   // see ReplicaShards::sums_shards()
   bool reads_again = false;  // see VariableStorage::released_version()
-  /// Workers whose replicas own the other shards; nullptr: all replicas are in this process.
+  /// Workers whose replicas own the other shards; nullptr if all replicas are in this process.
   std::shared_ptr<WorkerTeam> team = nullptr;
   std::shared_ptr<ReadAhead> reads = nullptr;  // nullptr without a team, and for slots
 };

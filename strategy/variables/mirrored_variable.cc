@@ -153,7 +153,7 @@ bool MirroredStorage::writes_alone(const LocalReplicaContext* context, std::stri
          ": called inside a replica with aggregation NONE, which would let the copies differ; "
          "expected an aggregation; use VariableOptions::aggregation, or allow_divergent = true");
   }
-  // The first of the replicas that share a device writes its component.
+  // The first of the replicas on a device writes the device's component.
   const int replica = context->local_replica();
   if (placement_->place_among_sharers[static_cast<std::size_t>(replica)] == 0) {
     write(component_of_replica(replica));

@@ -24,7 +24,7 @@ struct StartedGather {
   WorkerTeam& team;
   Tensor own;  // elements that this worker sends
   MutableTensor all;
-  CollectiveHandle handle;  // destroyed first: waits while the memory is in use
+  CollectiveHandle handle;  // destroyed first, because it waits while the memory is in use
 };
 
 /// Variable whose elements are gathered from several workers.
@@ -48,8 +48,8 @@ class GatheredVariable {
 /// order. While the next run repeats them, each read starts the gather for the following read. The
 /// started gathers depend only on this order, which is the same on all workers, so all workers
 /// start the same gathers. After a deviation from the previous run, the remaining reads start no
-/// gathers. Keeps at most one value that has not been read yet. Threads: read() one at a time;
-/// forget() is thread-safe.
+/// gathers. Keeps at most one value that has not been read yet. Only one thread at a time may call
+/// read(); forget() is thread-safe.
 class ReadAhead {
  public:
   explicit ReadAhead(std::shared_ptr<WorkerTeam> team) : team_(std::move(team)) {}

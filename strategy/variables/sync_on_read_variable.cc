@@ -224,7 +224,7 @@ void SyncOnReadStorage::restore(const TensorLookup& lookup) {
   set_components(values);
   std::ranges::fill(updates_, 0);
   const Tensor updates = same_replicas && counts_updates() ? lookup(key_of_updates()) : Tensor();
-  if (!updates.defined()) return;  // files of earlier versions have no update counts
+  if (!updates.defined()) return;  // files from earlier versions have no update counts
   if (updates.dtype() != DType::kInt64 || updates.shape() != Shape{count}) {
     fail(ErrorCode::kInvalidArgument, "Variable '", name(), "': expected '", key_of_updates(),
          "' of int64 [", count, "], got ", updates.dtype(), " ", updates.shape());

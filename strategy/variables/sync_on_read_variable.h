@@ -37,8 +37,8 @@ class SyncOnReadStorage final : public DistributedStorage {
   Variable create_slot(const std::string& name, double initial_value) override;
   void update(const UpdateRule& rule, std::span<const Variable> slots, const Gradient& gradient,
               const UpdateScalars& scalars) override;
-  /// With aggregation MEAN, also saves the numbers of updates, as "<name>/replica_updates" (int64
-  /// [replicas]).
+  /// With aggregation MEAN, also saves each replica's number of updates, as
+  /// "<name>/replica_updates" (int64 [replicas]).
   std::vector<NamedTensor> save() const override;
   void restore(const TensorLookup& lookup) override;
   int component_of_replica(int replica) const override { return replica; }

@@ -24,7 +24,7 @@ KernelTable make_reference_kernels() {
   return table;
 }
 
-/// Later registrations replace earlier ones.
+/// Returns the fastest kernel for each operation: later registrations replace earlier ones.
 KernelTable make_fast_kernels() {
   KernelTable table = reference_kernels();
   register_fast_elementwise_kernels(table);

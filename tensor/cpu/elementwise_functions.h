@@ -3,7 +3,7 @@
 //
 // They are constexpr because GPU kernels (tensor/cuda/) call them, and templates because XLA
 // programs are written by calling them with Hlo (tensor/xla/hlo.h), which has the same operators
-// and functions. A choice between two values is choose(), because Hlo cannot overload ?:.
+// and functions. They call choose() to select between two values, because Hlo cannot overload ?:.
 #pragma once
 
 #include <cmath>
@@ -440,8 +440,8 @@ constexpr T activated(FusedActivation activation, T x) {
 }
 
 /// Converts `value` to To. Floating-point to integer conversion truncates towards zero; values out
-/// of range become the nearest end of the range, and NaN becomes 0 (C++ leaves both undefined).
-/// bool is value != 0.
+/// of range become the nearest end of the range, and NaN becomes 0 (C++ leaves both undefined). For
+/// bool, the result is value != 0.
 template <class To, class From>
 constexpr To converted(From value) {
   if constexpr (Half<From>) {

@@ -43,7 +43,7 @@ struct Window {
   }
   std::int64_t size() const { return rows * columns; }
   std::int64_t top, left, rows, columns;
-  std::int64_t below;  // offset of the first element in the window one output row below
+  std::int64_t below;  // offset at which the window one output row below begins
 };
 
 /// Calls body(i, offset) for each row i of the window; `offset` is the row's offset in the image.
@@ -57,8 +57,8 @@ template <class Body>
   }
 }
 
-/// Prefetches the first elements of the window one output row below, because processors do not
-/// predict the jumps between the rows of a window.
+/// Prefetches the first elements of the corresponding window in the next output row, because
+/// processors do not predict the jumps between the rows of a window.
 [[gnu::always_inline]] inline void fetch_ahead(const Geometry& g, const float* x, std::int64_t n,
                                                const Window& window) {
   const std::int64_t count = g.a.stride_h * g.a.stride_w * g.channels;
@@ -77,7 +77,7 @@ template <class Body>
   }
 }
 
-/// Returns true if `candidate` replaces `best`: it is larger, or the first NaN.
+/// Returns true if `candidate` replaces `best`, that is, if it is larger or the first NaN.
 [[gnu::always_inline]] inline bool wins(float best, float candidate) {
   return !(candidate <= best) & (best == best);
 }

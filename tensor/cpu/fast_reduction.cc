@@ -17,7 +17,7 @@ namespace tutti::internal {
 
 namespace {
 
-// Number of columns that are folded at once: kFoldLanes rows of this length fit into the
+// Number of columns folded at once, chosen so that kFoldLanes rows of this length fit into the
 // first-level cache.
 constexpr std::int64_t kTile = 64;
 

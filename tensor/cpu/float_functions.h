@@ -1,8 +1,8 @@
 // e^x and the hyperbolic tangent of floats, in a form that compilers vectorize.
 // SPDX-License-Identifier: Apache-2.0
 //
-// The C library needs a call per element, and its bits depend on its version. Types other than
-// float use the C library; GPUs use their own functions.
+// The C library needs a call per element, and the bits of its results depend on its version. Types
+// other than float use the C library; GPUs use their own functions.
 #pragma once
 
 #include <bit>

@@ -29,7 +29,7 @@ constexpr std::uint32_t kRebias = 112u << 23;  // float's exponent bias (127) mi
   return bit_cast<float>(sign | (magnitude < 0x400u ? bit_cast<std::uint32_t>(denormal) : normal));
 }
 
-/// Returns `bits` without the lower `kDropped` bits, rounded to nearest, halves to even.
+/// Returns `bits` without the lower `kDropped` bits, rounded to nearest, ties to even.
 template <int kDropped>
 [[gnu::always_inline]] inline std::uint32_t rounded(std::uint32_t bits) {
   return (bits + ((1u << (kDropped - 1)) - 1u) + (bits >> kDropped & 1u)) >> kDropped;

@@ -1,4 +1,4 @@
-// Nested loops over strided operands, with as few and as long innermost runs as possible.
+// Nested loops over strided operands, with the fewest and longest innermost runs possible.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Source pixels of each pixel of an enlarged image, and their weights.
+// Source pixels for each pixel of an enlarged image, and their weights.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,8 +11,8 @@
 
 namespace tutti::internal {
 
-/// Sources of one position on the large axis, whose value is (1 - weight) * small[first] + weight *
-/// small[second].
+/// The two sources of a position on the large axis. The value there is (1 - weight) * small[first]
+/// + weight * small[second].
 template <class T>
 struct UpsampleSource {
   std::int64_t first = 0, second = 0;

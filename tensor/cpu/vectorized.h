@@ -39,8 +39,7 @@ template <class Body>
 #endif
 
 /// Calls body(), a lambda marked [[gnu::always_inline]] so that its loops are compiled once per
-/// instruction set. No version contracts a multiplication and an addition into one rounding, so
-/// all give the same bits.
+/// instruction set. No version fuses a multiplication and an addition, so all give the same bits.
 template <class Body>
 void vectorized(const Body& body) {
 #if defined(__x86_64__)

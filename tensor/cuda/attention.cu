@@ -46,9 +46,9 @@ inline constexpr int kSlice = sizeof(N) == 8 ? 8 : 16;
 template <class T>
 [[maybe_unused]] inline constexpr int kBlocksAtOnce = sizeof(T) == 8 ? 1 : 2;
 
-/// Shared memory of a block. `slices` contains slices of two tiles, or of the tile that gather()
-/// reads, or a value per thread and row. `weights` contains the weights of the gathered rows,
-/// column by column.
+/// Shared memory of a block. `slices` contains slices of two tiles, slices of the tile that
+/// gather() reads, or one value per thread and row. `weights` contains the weights of the gathered
+/// rows, column by column.
 template <class N>
 struct alignas(Pack<N, kOwn>) Shared {
   N slices[2 * kSlice<N> * kStride];
@@ -89,7 +89,7 @@ struct Tile {
   int rows;
 };
 
-/// Adds the products of rows i of a and rows j of b to sums[i][j], for this thread's rows.
+/// For this thread's rows, adds the product of row i of a and row j of b to sums[i][j].
 template <class T, class N = Number<T>>
 __device__ __forceinline__ void add_products(const Tile<T>& a, const Tile<T>& b, N* slices,
                                              Scores<N>& sums) {
@@ -113,8 +113,8 @@ __device__ __forceinline__ void add_products(const Tile<T>& a, const Tile<T>& b,
   }
 }
 
-/// Adds to sums[i] the weighted sum of x's rows, for row i of this thread; reads columns starting
-/// at `column`.
+/// For each row i of this thread, adds the weighted sum of x's rows to sums[i]; reads columns
+/// starting at `column`.
 template <class T, class N = Number<T>>
 __device__ __forceinline__ void gather(const Tile<T>& x, std::int64_t column, Shared<N>& shared,
                                        Gathered<N>& sums) {

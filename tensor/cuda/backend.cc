@@ -73,7 +73,7 @@ void EventPool::give_back(cudaEvent_t event, bool timed) noexcept {
   try {
     MutexLock lock(mutex_);
     idle_[timed ? 1 : 0].push_back(event);
-  } catch (const std::exception&) {  // out of memory for the list
+  } catch (const std::exception&) {  // not enough memory for the list
     gpu_.use_quietly([event] { (void)cudaEventDestroy(event); });
   }
 }
@@ -533,7 +533,7 @@ void Backend::release_pinned(void* data) noexcept {
   (void)cudaGetLastError();
 }
 
-// The only symbol that the module exports: returns the backend, or the reason for its absence.
+// The only function that the module exports: returns the backend, or the reason for its absence.
 
 namespace {
 

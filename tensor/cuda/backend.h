@@ -1,4 +1,4 @@
-// The CUDA backend: all GPUs that the runtime shows to this process.
+// The CUDA backend, for all GPUs that are visible to this process.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -32,8 +32,8 @@ __device__ Pack<T, N> load(const T* data, std::int64_t row, std::int64_t channel
   return *reinterpret_cast<const Pack<T, N>*>(data + row * channels + std::int64_t{pack} * N);
 }
 
-/// Sums of x - s and (x - s)^2, where s is the channel's first element: it is near the mean, which
-/// avoids cancellation.
+/// Sums of x - s and (x - s)^2, where s is the channel's first element, which is near the mean and
+/// so avoids cancellation.
 template <class T, int N>
 struct Moments {
   const T* x;
@@ -200,7 +200,8 @@ Extent extent_of(const KernelCall& call) {
   return {channels > 0 ? call.inputs[0].shape.num_elements() / channels : 0, channels};
 }
 
-/// Returns enough blocks to fill a GPU; each thread processes several packs.
+/// Returns a number of blocks that is large enough to fill a GPU; each thread processes several
+/// packs.
 unsigned blocks_of(const Walk& walk) {
   constexpr unsigned kMaxBlocks = 2'048;
   return std::min(blocks_for(walk.count), kMaxBlocks);

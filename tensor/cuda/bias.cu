@@ -1,4 +1,4 @@
-// Addition of a bias to channels, with an activation, and the gradient of a bias.
+// Addition of a bias to channels, with an activation, and the bias gradient.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/cpu/elementwise_functions.h"
 #include "tensor/cuda/channel_sums.h"

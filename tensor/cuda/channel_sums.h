@@ -93,7 +93,7 @@ __global__ void combine_sums(const double* partial, std::int64_t splits, std::in
   finish(channel, a, b);
 }
 
-/// Launches both kernels. `channels` is > 0 and a multiple of N; `rows` may be 0.
+/// Launches both kernels. `channels` must be > 0 and a multiple of N; `rows` may be 0.
 template <class T, int N, class Terms, class Finish>
 void sum_over_rows(std::int64_t rows, std::int64_t channels, const Terms& terms,
                    const Finish& finish, const KernelCall& call) {

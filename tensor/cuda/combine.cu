@@ -1,8 +1,9 @@
 // Combines the values of several replicas along the canonical tree.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Results are bit-identical to those of reduce_along_tree() on the CPU: the functions contain no
-// multiply-add that a compiler could contract, and both devices round division correctly.
+// Results are bit-identical to those of reduce_along_tree() on the CPU, because the functions
+// contain no multiply-add that a compiler could contract, and both devices round division
+// correctly.
 #include <array>
 
 #include "tensor/cpu/elementwise_functions.h"

@@ -54,7 +54,7 @@ void run_on_cudnn(OpId op, const Shapes& s, const ConvolutionData& data, const K
   call.libraries.convolution_plans().run(problem, data, call);
 }
 
-/// Returns the number of rows of the filter as a matrix [height * width * in, out].
+/// Returns the number of rows of the filter, viewed as a matrix [height * width * in, out].
 std::int64_t rows_of(const Shape& filter) { return filter[0] * filter[1] * filter[2]; }
 
 /// Converts the filter to OHWI in the workspace, unless the layouts are equal, and returns it.

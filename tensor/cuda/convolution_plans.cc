@@ -298,8 +298,8 @@ float measured_milliseconds(const ConvolutionPlan& plan, const ConvolutionData& 
   return end.milliseconds_since(start) / kRuns;
 }
 
-/// Returns a workspace that is large enough for all plans. Removes plans for which there is too
-/// little memory. Returns nullptr if only one plan is left, because it need not be measured.
+/// Removes plans for which there is too little memory, and returns a workspace that is large enough
+/// for all the others; nullptr if only one plan is left, because it need not be measured.
 void* workspace_of_all(std::vector<ConvolutionPlan>& plans, const KernelCall& call) {
   while (plans.size() > 1) {
     const auto largest =

@@ -1,4 +1,4 @@
-// Copies between strided tensors, many small copies at once, and transposition of a matrix.
+// Copies between strided tensors, many small copies at once, and matrix transposition.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/cuda/strided_axes.h"
 
@@ -105,7 +105,8 @@ void launch_tiles(const StridedAxes<2>& axes, int across, const T* from, T* to,
                      stream, t, from, to);
 }
 
-/// Returns the largest power of two, in bytes, that divides all runs and gaps of `axes`.
+/// Returns the largest power of two, in bytes, that divides the length of every run and gap of
+/// `axes`.
 std::size_t common_bytes(const StridedAxes<2>& axes, std::size_t element_size) {
   if (axes.stride(0, axes.rank - 1) != 1 || axes.stride(1, axes.rank - 1) != 1) {
     return element_size;
@@ -208,13 +209,13 @@ void copy_many(std::span<const DeviceCopy> copies, cudaStream_t stream) {
       });
 }
 
-// Transposition of a matrix: filters between our layout (HWIO) and cuDNN's (OHWI).
+// Matrix transposition, which converts filters between tutti's layout (HWIO) and cuDNN's (OHWI).
 
 namespace {
 
 constexpr std::int64_t kMaxGridRows = 65'535;
 
-// One more column than needed, so that a column's elements are in different banks.
+// Each shared tile has one extra column, so that the elements of a column are in different banks.
 template <class Bits>
 __global__ void transpose_matrix_tiles(const Bits* from, Bits* to, std::int64_t rows,
                                        std::int64_t columns) {

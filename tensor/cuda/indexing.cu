@@ -1,7 +1,7 @@
 // Operations with indices: one_hot, gather, scatter_rows.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A kernel cannot throw: an index out of range gathers zeros and scatters nothing, as on tf's GPUs
+// A kernel cannot throw: out-of-range indices gather zeros and scatter nothing, as in tf on GPUs
 // (docs/deviations.md).
 #include <array>
 #include <cstring>

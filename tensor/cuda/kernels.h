@@ -74,7 +74,7 @@ void copy_many(std::span<const DeviceCopy> copies, cudaStream_t stream);
 /// Applies a scatter. The result is bit-identical to the CPU's, because values for the same row are
 /// applied in order.
 void scatter(const DeviceScatter& scatter, cudaStream_t stream);
-/// Same as in DeviceContext. Uses one launch per 96 tensors of a type.
+/// Same as in DeviceContext. Uses one launch per 96 tensors of each type.
 void count_non_finite(std::span<const DeviceTensor> tensors, std::int64_t* counts,
                       cudaStream_t stream);
 /// Same as in DeviceContext. Uses two launches per 96 tensors of a type.

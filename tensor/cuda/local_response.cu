@@ -9,7 +9,7 @@
 namespace tutti::cuda {
 namespace {
 
-/// x viewed as [pixels, channels], and the attributes as numbers.
+/// Input x as [pixels, channels], and the attributes as numbers.
 template <class N>
 struct Window {
   explicit Window(const KernelCall& call)

@@ -1,7 +1,7 @@
 // Cross-entropies of softmax, with a team of threads per row of logits.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A kernel cannot throw: an invalid label gives NaN, as on tf's GPUs (docs/deviations.md).
+// A kernel cannot throw, so an invalid label gives NaN, as on tf's GPUs (docs/deviations.md).
 #include <cmath>
 #include <limits>
 
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-/// Rows and classes of logits, and a launch that fits them.
+/// Rows and classes of logits, and the launch configuration for them.
 struct RowsOfLogits {
   explicit RowsOfLogits(const Shape& shape)
       : n(shape.dim(-1)),

@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Loop of a kernel. It depends on the sizes of the element types, but not on the types themselves.
+/// Kernel loop that depends on the sizes of the element types, but not on the types themselves.
 template <int kArity>
 struct MapPlan {
   StridedAxes<kArity> axes;

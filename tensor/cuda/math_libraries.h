@@ -30,7 +30,7 @@ class MatrixPlans;       // matrix_product.h
 
 /// Options for matrix products and convolutions.
 struct MathOptions {
-  /// Computes float32 products on tensor cores, with a 10-bit fraction (TUTTI_TF32=1).
+  /// If true, computes float32 products on tensor cores, with a 10-bit fraction (TUTTI_TF32=1).
   bool allow_tf32 = false;
   /// If true, uses only convolutions that give the same bits each time (TUTTI_CUDNN_DETERMINISTIC=0
   /// allows any).

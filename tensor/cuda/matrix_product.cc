@@ -15,7 +15,7 @@
 namespace tutti::cuda {
 
 // cuBLASLt is column-major: our row-major c = a b is its c^T = b^T a^T, so the operands are
-// exchanged without a copy.
+// swapped, without a copy.
 
 namespace {
 
@@ -80,7 +80,7 @@ void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t name
         "cublasLtMatmulPreferenceSetAttribute");
 }
 
-/// Describes row-major [rows, columns] as column-major [columns, rows].
+/// Describes a row-major [rows, columns] matrix as a column-major [columns, rows] matrix.
 void make_layout(Layout& layout, const MatrixProduct& p, std::int64_t rows, std::int64_t columns,
                  bool is_shared) {
   check(cublasLtMatrixLayoutCreate(layout.address(), data_type(p.dtype),

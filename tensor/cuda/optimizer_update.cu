@@ -2,7 +2,7 @@
 // rules that use the norms of whole variables.
 // SPDX-License-Identifier: Apache-2.0
 //
-// nvcc may contract a * b + c here, so the bits of a GPU may differ from those of the CPU. All
+// nvcc may contract a * b + c here, so GPU results may not be bit-identical to CPU results. All
 // components of a variable are updated by the same code.
 //
 // With norms, the first launch adds squares block by block, the second adds the blocks of each

@@ -65,7 +65,7 @@ __device__ std::uint32_t index_of(std::uint32_t image, int row, int column, int 
 
 /// Writes the largest element of each window to y, and the index of its pixel (row * width +
 /// column) to `where`; skips an output that is nullptr. The first of equal elements wins; NaN
-/// counts as largest.
+/// counts as the largest value.
 template <class T, int N>
 __global__ void max_pool(const Pack<T, N>* x, Pack<T, N>* y, Pack<int, N>* where, Geometry g,
                          std::uint32_t count) {

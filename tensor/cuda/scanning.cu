@@ -19,7 +19,7 @@ struct Scan {
 template <class T>
 using ScanSum = std::conditional_t<std::is_integral_v<T>, T, double>;
 
-/// Uses one thread per line; neighbouring threads process neighbouring lines.
+/// Uses one thread per line; neighbouring threads process adjacent lines.
 template <class T>
 __global__ void __launch_bounds__(kThreads) scan_lines(Scan s, const T* x, T* y) {
   for (std::int64_t line = thread_number(); line < s.outer * s.inner; line += num_threads()) {

@@ -43,8 +43,8 @@ struct LargerNumber {  // NaN wins
   }
 };
 
-/// A block of kThreads divided into teams of `lanes` threads: a power of two up to 32, or kThreads.
-/// All threads of a block must make the same calls.
+/// A block of kThreads threads, divided into teams of `lanes` threads; `lanes` is a power of two up
+/// to 32, or kThreads. All threads of a block must make the same calls.
 class Teams {
  public:
   /// Returns a team size at which each thread has at least one of `count` items.

@@ -378,7 +378,8 @@ struct State {
   std::unique_ptr<const Found> found TUTTI_GUARDED_BY(mutex);
 };
 
-/// Never destroyed, because the backend and the GPUs live as long as the process.
+/// Returns the state, which is never destroyed, because the backend and the GPUs live as long as
+/// the process.
 State& state() {
   static State& state = *std::make_unique<State>().release();
   return state;

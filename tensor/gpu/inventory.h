@@ -22,7 +22,7 @@ namespace tutti {
 std::optional<std::vector<int>> visible_devices(const std::optional<std::string>& mask,
                                                 int num_devices);
 
-/// Throws kInvalidArgument naming `who` unless each GPU has 1 to 64 parts and the limit is >= 0.
+/// Throws kInvalidArgument, naming `who`, unless each GPU has 1 to 64 parts and the limit is >= 0.
 void check_virtual_gpus(std::string_view who, const VirtualGpus& virtual_gpus);
 
 /// Returns the logical GPUs of all physical GPUs, those of GPU 0 first. `mask` is

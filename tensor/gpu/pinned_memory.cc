@@ -62,7 +62,7 @@ void PinnedRing::wait_for_oldest() {
 }
 
 void PinnedRing::drop_done() {
-  constexpr int kMost = 2;  // more than place() adds, so that few pieces remain
+  constexpr int kMost = 2;  // more than place() adds per call, so that few pieces remain
   for (int i = 0; i < kMost && !pieces_.empty(); ++i) {
     if (pieces_.front().copied && !pieces_.front().copied->is_done()) return;
     pieces_.pop_front();

@@ -26,8 +26,8 @@ BufferRef allocate_pinned(std::size_t bytes);
 
 // Pinned host memory for copies to a device, so that the copies do not block a thread.
 
-/// Ring of memory that is filled from front to back repeatedly. A piece is reused after the copy
-/// from it is done. Not thread-safe.
+/// Ring buffer that is filled from front to back repeatedly. A chunk is reused after the copy from
+/// it is done. Not thread-safe.
 class PinnedRing {
  public:
   /// `backend` and `peers` (those of the destination device) must outlive this object.
@@ -97,8 +97,8 @@ class Uploads {
 // Pinned memory for copies from a device. Other threads can use the device during a copy.
 
 /// Blocks of pinned memory for copies to the host. A copy to other memory would block the calling
-/// thread, and with it the device's context, until the device reaches it. There are as many blocks
-/// as concurrent copies. Thread-safe.
+/// thread, and with it the device's context, until the device reaches the copy. There are as many
+/// blocks as concurrent copies. Thread-safe.
 class Downloads {
  public:
   static constexpr std::size_t kBlockBytes = std::size_t{4} << 20;

@@ -49,7 +49,7 @@ class GraphMemory {
   std::vector<std::unique_ptr<Pinned>> pinned_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// Scope in which this thread allocates the tensors of each device from that device's entry of
+/// Scope in which this thread allocates each device's tensors from that device's entry in
 /// `memories`, which has one entry per device.
 class GraphMemoryScope {
  public:
@@ -112,7 +112,7 @@ class StepCapture {
   /// all later ones. Throws kFailedPrecondition if the work cannot be captured.
   void end();
 
-  /// Runs the `prepare` effects of all replicas, before the launch of a replay.
+  /// Runs the `prepare` effects of all replicas, before a replay is launched.
   void prepare();
   /// Writes this step's values and launches the step. The values depend on the seed and step of
   /// `context` and on each replica's number.

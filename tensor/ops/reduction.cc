@@ -161,7 +161,7 @@ Tensor reduce_logsumexp(const Operand& x, ReduceOptions options) {
   return dropped(x, log(sum) + base, options, OpId::kReduceMax);
 }
 
-// Cumulative sums and products, largest elements, sorting.
+// Cumulative sums and products, largest elements, and sorting.
 
 Tensor cumulative_sum(const Operand& x, CumulativeSumOptions options) {
   constexpr OpId op = OpId::kCumulativeSum;
@@ -205,7 +205,7 @@ Tensor with_last(const Operand& x, int axis) {
   return transpose(x, order);
 }
 
-/// Sorts along the last axis. For ascending order, x is reversed before and after, so that equal
+/// Sorts along the last axis. For ascending order, x and the result are reversed, so that equal
 /// elements keep their order.
 TopKResult in_order(const Operand& x, bool descending) {
   const std::int64_t count = x.shape().dim(-1);

@@ -71,7 +71,7 @@ struct HloConvolution {
 };
 
 /// The body of a program. Each function appends one operation (a few append several) and returns
-/// its result; the caller ensures that shapes fit.
+/// its result; the caller ensures that shapes match.
 class HloText {
  public:
   const std::string& text() const { return text_; }
@@ -112,7 +112,7 @@ class HloText {
   Hlo reduce_window(std::string_view by, const Hlo& x, double initial, const HloWindow& window,
                     const Shape& shape);
   /// Gradient of a maximum over windows: adds each element of `dy` at the position of the first
-  /// largest element in its window.
+  /// maximum in its window.
   Hlo select_and_scatter(const Hlo& x, const Hlo& dy, const HloWindow& window);
 
   /// Multiplies and sums over the given axes. Results have the batch axes, then those of a, then

@@ -108,8 +108,8 @@ class PjrtExecutable {
   /// Runs the program on all its devices and waits until all are done, because a plugin aborts the
   /// process if too many launches with collectives are pending. Takes
   /// `arguments`[replica][argument] and returns [replica][output]. Throws kInternal unless all
-  /// replicas have the same number of arguments: a missing launch would abort the process, too.
-  /// Donated arguments cannot be used afterwards.
+  /// replicas have the same number of arguments, because a missing launch would also abort the
+  /// process. Donated arguments cannot be used afterwards.
   std::vector<Buffers> run(const std::vector<Buffers>& arguments) const;
   /// Returns bytes for PjrtClient::load() in another process with the same plugin. Throws
   /// kUnimplemented if the plugin does not support serialization.
@@ -163,12 +163,12 @@ class PjrtClient {
   mutable Mutex launching_;
 };
 
-/// Returns the plugins' number for an element type.
+/// Returns the number that plugins use for an element type.
 int pjrt_type(DType dtype);
 
 /// Returns the xla.CompileOptionsProto for a program whose replica r runs on the device with id
-/// ids[r]. `ids` must not be empty, because the plugin would then abort the process. `on_cpu`: NaN
-/// stays NaN in maxima.
+/// ids[r]. `ids` must not be empty, because the plugin would then abort the process. If `on_cpu` is
+/// set, NaN stays NaN in maxima.
 std::string compile_options(const std::vector<std::int64_t>& ids, bool on_cpu);
 
 }  // namespace internal

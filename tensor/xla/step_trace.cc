@@ -300,16 +300,16 @@ Tensor Trace::all_gather(const Tensor& value, int axis, const SourceLocation& wh
 
 namespace {
 
-/// Compiled programs, one file each, in the folder that TUTTI_XLA_CACHE names. A plugin loads a
-/// program from another plugin version without an error, but then computes wrong values, so each
-/// file records the plugin's hash, the processor, the options and the text. Thread-safe, and safe
-/// across processes.
+/// Compiled programs, one file each, in the folder that TUTTI_XLA_CACHE names. A plugin accepts a
+/// program that another plugin version compiled, but then computes wrong values, so each file
+/// records the plugin's hash, the processor, the options and the text. Thread-safe, and safe across
+/// processes.
 class ProgramFiles {
  public:
   explicit ProgramFiles(const PjrtClient& client) : client_(client) {}
 
   /// Returns the saved program; nullptr if there is no folder or file. Ignores, with a warning,
-  /// damaged files and files of other programs.
+  /// damaged files and files that contain other programs.
   std::unique_ptr<PjrtExecutable> find(std::string_view text,
                                        const std::vector<int>& devices) const;
   /// Writes the program to the folder, if there is one. Logs failures as warnings.

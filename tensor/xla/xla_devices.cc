@@ -36,7 +36,7 @@ void open_first(OpenedXla& opened) {
 }
 
 OpenedXla& opened_xla() {
-  // Never destroyed: a plugin's threads may outlive static objects.
+  // Never destroyed, because a plugin's threads may outlive static objects.
   static OpenedXla& opened = [&]() -> OpenedXla& {
     auto& made = *std::make_unique<OpenedXla>().release();
     try {

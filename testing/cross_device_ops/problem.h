@@ -46,8 +46,8 @@ CollectiveHandle start(Communicator& communicator, const Call& call);
 struct SumError {
   double declared = 0.0;
   /// Unit of errors: the sum over ranks of each rank's largest magnitude; for MEAN, the mean over
-  /// ranks. If a value is not finite, the unit is not finite either. Then any result passes, except
-  /// a finite result for a non-finite sum.
+  /// ranks. If a value is not finite, the unit is not finite either. In that case, any result
+  /// passes, except a finite result for a non-finite sum.
   long double unit = 0;
   long double largest = 0;  // largest error so far, as a multiple of `unit`
 };
@@ -149,8 +149,8 @@ std::vector<Outcome> run_threads(int size, const TimeLimit& limit,
 
 /// Checks the outcomes of calls in which the group's last rank did not take part. Returns "" if all
 /// failed as they must (without `on_all`, some may succeed), else an error. The deadline of the
-/// first call ends all calls: on a busy machine, a rank may begin its call just before this
-/// deadline, and then counts as missing.
+/// first call ends all calls, so on a busy machine a rank that begins its call just before this
+/// deadline counts as missing.
 std::string wrong_deadline(std::span<const Outcome> callers, Duration timeout, bool on_all = true);
 
 }  // namespace tutti::conformance

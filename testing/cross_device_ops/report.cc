@@ -1,4 +1,5 @@
-// Reports as a table and as JSON, the plan of all cases, and groups of registered operations.
+// Implements reports (a table and JSON), the plan of all cases, and groups of registered
+// operations.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/testing/cross_device_ops/report.h"
 
@@ -285,7 +286,7 @@ void add_layouts(std::vector<Case>& list, Case c, Layouts layouts, const RandomS
   }
 }
 
-/// Adds the cases of one shape, check, collective, reduction and type. `key` is the index of this
+/// Adds the cases for one shape, check, collective, reduction and type. `key` is the index of this
 /// group in the full plan, so that a case is the same in every plan with the same seed.
 void add_sizes(std::vector<Case>& list, Case c, const Sizes& sizes, const Plan& plan,
                std::uint64_t key) {

@@ -76,7 +76,7 @@ struct ExpectedError {
   std::vector<std::string> parts = {""};  // the message contains one of these texts
   bool on_all = true;  // true: every caller must get the error; false: at least one
   Duration soonest = Duration::zero();  // minimum time from the first caller's start to the end
-  Duration latest = kInTime;            // maximum time from a caller's start to its own end
+  Duration latest = kInTime;            // maximum time from each caller's start to its end
 };
 
 std::string wrong_error(const Outcome& outcome, const ExpectedError& expected, TimePoint first) {

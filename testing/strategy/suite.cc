@@ -210,7 +210,7 @@ void check_collectives(const Tested& t) {
   }
 }
 
-// Checks of input, and of functions that are called outside replicas.
+// Checks for input, and for functions that are called outside replicas.
 
 void check_reduce(const Tested& t) {
   const auto own = t.strategy.run([] { return own_fractions(2); });

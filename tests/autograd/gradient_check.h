@@ -47,8 +47,8 @@ inline double plain_weighted_sum(const Tensors& results, std::uint64_t seed) {
   return sum;
 }
 
-/// Returns central differences of the weighted sum of `function` along each element of input
-/// `index`.
+/// Returns central differences of the weighted sum of `function` with respect to each element of
+/// input `index`.
 inline std::vector<double> central_differences(const Function& function, const Tensors& inputs,
                                                std::size_t index, double step) {
   const std::vector<double> values = inputs[index].to_doubles();

@@ -1,5 +1,5 @@
-// Compares gradients of functions with central differences. Tests gradients of attention,
-// normalization and many slices, and recompute_grad.
+// Compares gradients of functions with central differences. Tests recompute_grad, and the gradients
+// of attention, normalization and many slices.
 // SPDX-License-Identifier: Apache-2.0
 #include <map>
 

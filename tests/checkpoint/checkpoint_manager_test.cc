@@ -190,7 +190,7 @@ TEST(CheckpointManager, AsyncSaveStoresValuesAtTimeOfCall) {
                               {.max_to_keep = 3, .asynchronous = true});
     for (int step = 1; step <= 6; ++step) {
       large.assign(step);
-      manager.save(step);  // waits for the previous save: only one runs at a time
+      manager.save(step);  // waits for the previous save, because only one runs at a time
       for (int i = 0; i < 5; ++i) large.assign_add(0.125);
     }
   }  // the destructor waits for the last save

@@ -30,7 +30,7 @@ StateProvider counter_state(std::int64_t& counter) {
           [&counter](const Json& json) { counter = json.as_int(); }};
 }
 
-/// Variable with two replicas. Like an ON_READ variable, it is saved both as the sum and by
+/// Variable with two replicas. Like an ON_READ variable, it is saved both as a sum and component by
 /// component. restore() fails on request.
 class TwoComponents : public VariableStorage {
  public:

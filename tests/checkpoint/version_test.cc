@@ -1,5 +1,5 @@
-// Tests versions of several files, versions that several workers save and read together, and
-// invalid index files.
+// Tests versions that consist of several files, versions that several workers save and read
+// together, and invalid index files.
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/version.h"
 

@@ -54,7 +54,7 @@ void expect_end_of(int leaver, Transport& mine) {
 struct Leaving {
   std::size_t count;
   int leaver;
-  bool has_unread;  // the peer has sent bytes that rank `leaver` does not read
+  bool has_unread;  // true if the peer has sent bytes that rank `leaver` does not read
   bool is_asked_late;
 };
 
@@ -508,7 +508,7 @@ TEST_P(ConnectInterruption, EndsWaitOfHigherRankForReply) {
 
 INSTANTIATE_TEST_SUITE_P(Transports, ConnectInterruption, ::testing::ValuesIn(kWays), name_of);
 
-/// A stopped rank keeps its connections open, but never reports that its connections are complete.
+/// A stopped rank keeps its connections open, but never reports that they are complete.
 TEST(Interruption, EndsWaitForUnresponsiveRank) {
   InProcessStore store;
   store.set("ranks/1", internal::to_text({.run = 815,

@@ -68,7 +68,7 @@ TEST(HealthRules, ReportStoppedSilentAndDeadMembers) {
   EXPECT_EQ(silence_of(record, 1900ms, {Kind::kIsStopped, 'T'}), "");
   EXPECT_EQ(silence_of(record, 2100ms, {Kind::kIsStopped, 'T'}),
             silent + "stopped: state T, no heartbeat for 2.1 s; try: kill -CONT 812");
-  EXPECT_EQ(silence_of(record, 4900ms, {Kind::kRuns, 'R'}), "");  // it may just have resumed
+  EXPECT_EQ(silence_of(record, 4900ms, {Kind::kRuns, 'R'}), "");  // process may have just resumed
   EXPECT_EQ(silence_of(record, 5100ms, {Kind::kRuns, 'S'}),
             silent + "silent: no heartbeat for 5.1 s, though its process is in state S");
   // For a process on another machine, the state is unknown and packets may be delayed.

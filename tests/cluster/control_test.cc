@@ -435,7 +435,7 @@ TEST(ProcessProbe, DetectsRunningThreadWhileMainThreadSleeps) {
   internal::ProcessState state;
   const auto thread = Executor::system().start(
       "looks", [&] { state = internal::inspect_process(self.pid, self.start_time); });
-  thread->join();  // this main thread sleeps in join()
+  thread->join();  // the main thread sleeps in join()
   EXPECT_EQ(state.letter, 'R');
   EXPECT_TRUE(state.is_busy());
 }
@@ -464,7 +464,7 @@ TEST(ControlUnknownClients, HundredsOfUnknownConnectionsDoNotDisturbMembers) {
   }
   EXPECT_EQ(member->get("k"), "350");
   const auto late = join(*server, 1, {.tls = options.tls});
-  // Connections that do not speak TLS are closed at once, and silent or slow ones after 5 s.
+  // Connections without TLS are closed at once, silent or slow ones after 5 s.
   const TimePoint begin = Clock::system().now();
   EXPECT_TRUE(comes_true([&] {
     std::erase_if(crowd, [](const internal::FileDescriptor& socket) {

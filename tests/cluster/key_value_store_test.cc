@@ -77,7 +77,7 @@ TEST(FileKeyValueStore, ConcurrentReadersSeeCompleteValues) {
       }
     }));
   }
-  // Reads at least 200 times, continuing until both concurrent writers have written 50 times.
+  // Reads at least 200 times, and continues until both concurrent writers have written 50 times.
   bool all_whole = true;
   for (int i = 0; all_whole && (i < 200 || num_writes[0] < 50 || num_writes[1] < 50); ++i) {
     const std::string value = store.get("k").value();

@@ -1,4 +1,4 @@
-// Ranks of this process whose connections pass through proxies that inject faults, and clients of
+// Ranks in this process whose connections pass through fault-injecting proxies, and clients of
 // ranks.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -155,7 +155,8 @@ struct CallsEnd {
   TimePoint at{};
 };
 
-/// Calls `calls` with 0, 1, 2, ... until it throws an Error, and returns the error and its time.
+/// Calls `calls` with 0, 1, 2, ... until it throws an Error; returns the error and when it was
+/// thrown.
 template <class Calls>
 CallsEnd end_of(const Calls& calls) {
   for (std::uint64_t round = 0;; ++round) {

@@ -1,4 +1,4 @@
-// Helpers for tests of calls between tasks: packets, handlers, options.
+// Helpers for tests of calls between tasks: packets, handlers and options.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -296,7 +296,7 @@ TEST(TcpChaos, ConnectionLossBetweenCallsIsReportedByNextCall) {
   }
 }
 
-// Messages that arrived completely before the break can still be received.
+// Messages that arrived completely before the connection was lost can still be received.
 TEST(TcpChaos, MessagesThatArriveBeforeConnectionLossAreReceived) {
   ProxiedRanks group;
   const auto body = pattern_of(10'000, 1);

@@ -223,7 +223,7 @@ TEST(WindowEngine, DestroyedGroupsReleaseTheirMemory) {
   const auto group = transports(2, {.place_bytes = 8 << 20});
   expect_on_ranks(2, [&](int rank) {
     const auto mine = make_communicator(group[static_cast<std::size_t>(rank)]);
-    // Private memory, so values are copied through slots in the group's shared memory.
+    // This memory is private, so values are copied through slots in the group's shared memory.
     std::vector<float> values(30'011, 1.0f);
     for (int i = 0; i < 20; ++i) {
       mine->group({0, 1})->all_reduce(ReduceOp::kSum, std::span(values));

@@ -1,4 +1,4 @@
-// Tests command-line flags: values, defaults, errors, subcommands.
+// Tests command-line flags: values, defaults, errors and subcommands.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/core/flags.h"
 

@@ -357,7 +357,7 @@ class TraceTest : public Test {
     }
     return found;
   }
-  // The name differs per test, because tests run concurrently.
+  // Each test uses a name of its own, because tests run concurrently.
   const std::string path_ =
       TempDir() + "trace_" + UnitTest::GetInstance()->current_test_info()->name();
 };
@@ -428,7 +428,7 @@ TEST_F(TraceTest, EachTaskHasItsOwnFileAndProcessNumber) {
     EXPECT_EQ(event.at("pid").as_int(), 3);
   }
   EXPECT_EQ(named(trace, "process_name")[0].at("args").at("name").as_string(), "worker-3");
-  internal::set_trace_task("worker-2", 2);  // a second task in the process shares its file
+  internal::set_trace_task("worker-2", 2);  // a second task shares the first one's file
   start_trace(path_);
   { const TraceSpan span("step", "test"); }
   EXPECT_EQ(named(stopped(), "step").size(), 1U);

@@ -25,7 +25,7 @@ using std::chrono::milliseconds;
 
 TimePoint after(Duration duration) { return deadline_after(Clock::system().now(), duration); }
 
-/// Runs `body(i)` on `count` threads and joins them.
+/// Runs `body(i)` for each i in [0, count), each on its own thread, and joins the threads.
 void run_threads(int count, const std::function<void(int)>& body) {
   std::vector<std::unique_ptr<Thread>> threads;
   for (int i = 0; i < count; ++i) {
@@ -206,8 +206,8 @@ TEST(RunTokenTest, SleepingAndJoiningReleaseToken) {
   EXPECT_TRUE(BlockedScope::current_thread_holds_token()) << "after joining";
 }
 
-// Several threads share two tokens, one mutex and a bounded queue. All producers and consumers wait
-// while they hold a token and the mutex, in the order that could deadlock.
+// Several threads share two tokens, one mutex and a bounded queue. Producers and consumers wait
+// while holding a token and the mutex, which they acquired in the order that could deadlock.
 TEST(RunTokenTest, ThreadsWithTwoTokensAndOneQueueDoNotDeadlock) {
   constexpr int kPairs = 6, kItems = 300;
   RunToken tokens[2];

@@ -320,7 +320,7 @@ TEST(HalfReduction, EveryAlgorithmRoundsFloatSumOnce) {
           expect_same_bits(ops->all_reduce(op, PerReplica<Tensor>(values))[0], expected);
         }
       }
-      // The ring adds in a different order, but it rounds its float sum only once as well.
+      // The ring adds in a different order, but it also rounds its float sum only once.
       const auto ring = make_op("ring", replicas);
       expect_same_bits(
           ring->all_reduce(ReduceOp::kSum, PerReplica<Tensor>(values))[0],

@@ -205,7 +205,7 @@ TEST(CrossDeviceOpsRegistry, UnknownAndMalformedOptionsAreRefused) {
                    "name=value", text);
   }
   EXPECT_INVALID(make_cross_device_ops("configurable", {}, "{\"k\":"), "plugin options");
-  // Communicators also refuse options that their algorithm does not have.
+  // Communicators also refuse options that their algorithm does not support.
   for (const char* const algorithm : {"canonical", "ring", "hierarchical_copy"}) {
     EXPECT_INVALID(in_process_communicators(2, {.algorithm = algorithm, .plugin_options = "k=1"}),
                    "has no option 'k'");
@@ -327,7 +327,7 @@ TEST(Plugin, IsRegisteredAsOperation) {
   EXPECT_THAT(registered_cross_device_ops(), Contains(name));
   EXPECT_EQ(sums_of(name, 3), (std::vector<float>{6, 6, 6}));
   EXPECT_EQ(make_op(name, 2)->determinism(), Determinism::kRunToRun);
-  // Another operation computes sums of a dtype that the plugin does not support.
+  // Sums of a dtype that the plugin does not support are computed by another operation.
   EXPECT_EQ(sums_of(name, 2, DType::kInt32), (std::vector<float>{3, 3}));
   EXPECT_EQ(sums_of(name, 2, DType::kFloat16), (std::vector<float>{3, 3}));
 }

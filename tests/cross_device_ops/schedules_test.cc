@@ -48,7 +48,8 @@ class Symbols {
     }
     return values[0];
   }
-  /// Returns how often each rank's `element` occurs. Leaves of other elements count as rank -1.
+  /// Returns the number of occurrences of each rank's `element`. Leaves of other elements count as
+  /// rank -1.
   std::map<int, int> leaves(Symbol symbol, std::size_t element) const {
     std::map<int, int> result;
     collect(symbol, element, result);

@@ -413,7 +413,8 @@ TEST(CudaUpdate, RmspropAndFtrlMatchCpuBitwise) {
       RmspropHyperparameters hyper;
       hyper.momentum = momentum;
       hyper.centered = centered;
-      // keeps variance + epsilon positive: with `centered`, rounding can make the variance negative
+      // keeps variance + epsilon positive, although rounding with `centered` can make the variance
+      // negative
       hyper.epsilon = 1.5;
       expect_same_training_of_both_types(RmspropRule(hyper));
     }

@@ -2,8 +2,8 @@
 // tutti's convolutions.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Since version 9.11, cuDNN can choose and prepare engines for a GPU of which it has only a
-// description. With an older version, these tests check only the descriptors.
+// Since version 9.11, cuDNN can choose and prepare engines from a GPU's description alone. With an
+// older version, these tests check only the descriptors.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -216,7 +216,7 @@ class FiberBlock {
     return any;
   }
 
-  /// Makes fibers [first, end) ready if all of them that have not ended are in `state`. Returns
+  /// Makes fibers [first, end) ready if all of those that have not ended are in `state`. Returns
   /// true if any became ready.
   bool release(std::size_t first, std::size_t end, State state) {
     bool any = false;

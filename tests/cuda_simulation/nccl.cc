@@ -373,7 +373,7 @@ void fail_clique(Clique& clique, ncclResult_t result) {
 void run_if_complete(Clique& clique) {
   std::vector<NcclLaunch> together;
   std::vector<cudaStream_t> streams;
-  bool exchanges = true;  // true if all are sends or receives, which need no idle ranks
+  bool exchanges = true;  // true if all are sends or receives, which do not wait for idle ranks
   for (const auto& launches : clique.launches) {
     if (launches.empty()) continue;
     together.push_back(launches.front());

@@ -80,7 +80,8 @@ CUevent_st* find_event(World& world, cudaEvent_t event) {
   return found == world.events.end() ? nullptr : found->second.get();
 }
 
-/// Invalidates the capture of a stream, because no call can wait for a captured stream.
+/// Invalidates the stream's capture, if any, because no call can wait for a stream that is being
+/// captured.
 cudaError_t refuse_if_captured(const Queue& queue) {
   return queue.capture ? invalidate(*queue.capture, cudaErrorStreamCaptureUnsupported)
                        : cudaSuccess;

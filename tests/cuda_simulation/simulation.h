@@ -58,9 +58,10 @@ Counts counts();
 /// only if all of them are in one capture.
 void enqueue_joint(std::span<const cudaStream_t> streams, std::function<void()> work);
 
-/// Work that streams of several threads share; each thread enqueues its part. It runs once all
-/// parts are enqueued, on a thread that synchronises. That thread waits for other threads for up to
-/// 60 seconds; then its GPU fails with cudaErrorLaunchTimeout. Does not support captured streams.
+/// Work shared by streams of several threads, each of which enqueues its part. Once all parts are
+/// enqueued, the work runs on a thread that synchronises. That thread waits for other threads for
+/// up to 60 seconds; then its GPU fails with cudaErrorLaunchTimeout. Does not support captured
+/// streams.
 class JointWork;
 std::shared_ptr<JointWork> make_joint_work(int num_parts, std::function<void()> work);
 void enqueue_part(cudaStream_t stream, const std::shared_ptr<JointWork>& joint);

@@ -193,8 +193,8 @@ cudaError_t run_all(World& world, int gpu);
 /// Runs at most one item of the stream, after the work that this item waits for.
 void nudge(World& world, const std::shared_ptr<Queue>& queue);
 
-/// Invalidates the captures that forbid the current call: all that this thread began, except those
-/// in relaxed mode. Returns cudaErrorStreamCaptureUnsupported if there are any.
+/// Invalidates the captures that forbid the current call: all captures that this thread began,
+/// except those in relaxed mode. Returns cudaErrorStreamCaptureUnsupported if there are any.
 cudaError_t refuse_while_capturing(World& world);
 cudaError_t invalidate(Capture& capture, cudaError_t status);
 /// Returns a function that runs the nodes of a finished capture, each as late as possible.

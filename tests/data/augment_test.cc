@@ -1,4 +1,4 @@
-// Tests augmentation: random numbers keyed by seed, epoch and element, random steps, mixup and
+// Tests augmentation: random numbers keyed by seed, epoch and element; random steps; mixup and
 // cutmix.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
@@ -373,7 +373,7 @@ TEST(Mixup, MixesFeaturesAndLabelsWithSameWeight) {
         EXPECT_NEAR(total, 1.0, 1e-6);
         for (std::size_t i = 0; i < 16; ++i) EXPECT_NEAR(features[r * 16 + i], expected, 1e-5);
       }
-      // Partners are a permutation: no row is the partner of two other rows.
+      // The partners form a permutation: no row is the partner of two other rows.
       for (const double count : received) EXPECT_LE(count, 1.0);
     }
   }

@@ -153,7 +153,7 @@ TEST(AutoShard, ShardDoesNotShareCacheWithFullDataset) {
   EXPECT_EQ(scalars_of(auto_shard(all, 5, 3, AutoShardPolicy::kFile)).size(), 40u);
 }
 
-// Covers every decorator of dataset.h and augment.h separately (rebatch(): tests/strategy).
+// Covers every decorator in dataset.h and augment.h separately (rebatch(): tests/strategy).
 TEST(AutoShard, ShardingByFileWorksThroughEveryDecorator) {
   const auto same = [](const Element& e) { return e; };
   const auto yes = [](const Element&) { return true; };

@@ -410,7 +410,7 @@ TEST(RandomFunction, DatasetsDoNotAdvanceGlobalGenerator) {
   EXPECT_EQ(run(true), run(false));
 }
 
-// Four files of three records.
+// Four files with three records each.
 Dataset records() {
   const std::string folder = empty_folder();
   std::vector<std::string> paths;

@@ -5,7 +5,7 @@
 
 namespace tutti::testing::jpeg_image_test {
 
-/// Expects values that differ by at most 2, because decoders round their transforms differently.
+/// Expects the values to differ by at most 2, because decoders round their transforms differently.
 void expect_near(const std::vector<int>& got, const std::vector<int>& expected) {
   ASSERT_EQ(got.size(), expected.size());
   for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 2);

@@ -1,4 +1,4 @@
-// Tests PNG images and folders of them: pixels, labels, damaged files. Built only with libpng.
+// Tests PNG images and folders of them: pixels, labels and damaged files. Built only with libpng.
 // SPDX-License-Identifier: Apache-2.0
 #include <set>
 
@@ -194,7 +194,7 @@ ImageFolderOptions small() {
   return options;
 }
 
-/// Returns the first value of each image, which identifies it.
+/// Returns the first value of each image, which identifies the image.
 std::vector<int> pictures_in(const Dataset& dataset) {
   std::vector<int> numbers;
   for (const Element& element : dataset) {

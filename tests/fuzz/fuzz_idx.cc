@@ -1,4 +1,4 @@
-// Fuzzes the parser of IDX files: any input gives a tensor or an Error.
+// Fuzzes the parser of IDX files: every input must yield a tensor or an Error.
 // SPDX-License-Identifier: Apache-2.0
 #include "data/image_sets.h"
 #include "data/input_file.h"

@@ -1,4 +1,4 @@
-// Fuzzes requests and programs that a task reads from session clients, and runs them.
+// Fuzzes requests and programs that a task reads from session clients and then runs.
 // SPDX-License-Identifier: Apache-2.0
 //
 // An input is a sequence of requests. Each begins with the lengths of its head and of its payload

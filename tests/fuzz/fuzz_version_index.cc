@@ -1,6 +1,6 @@
-// Fuzzes the reader of a checkpoint version's index: any text gives an index or an Error, and an
-// accepted index can be written and read again. The target corrects the checksum, because random
-// inputs would almost never have a valid one.
+// Fuzzes the reader of a checkpoint version's index: every text must yield an index or an Error,
+// and every accepted index must survive a write and a read. The target corrects the checksum,
+// because random inputs would almost never have a valid one.
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/version.h"
 #include "tests/fuzz/fuzz_target.h"

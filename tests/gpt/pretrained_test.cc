@@ -83,7 +83,7 @@ constexpr const char* kGpt2Config = R"({
 FileOfWeights llama_weights(bool tied) {
   FileOfWeights f;
   f.add("model.embed_tokens.weight", {kVocabulary, kFeatures});
-  constexpr std::int64_t kShared = 6;  // two query heads share one head of keys and values
+  constexpr std::int64_t kShared = 6;  // two query heads share one key-value head
   for (const std::string l : {"model.layers.0", "model.layers.1"}) {
     f.add(l + ".input_layernorm.weight", {kFeatures}, 1.0);
     f.add(l + ".self_attn.q_proj.weight", {kFeatures, kFeatures});
@@ -118,8 +118,8 @@ Tensor tokens_of() {
   return Tensor::from<std::int64_t>({1, kContext}, {3, 18, 0, 7, 7, 11, 2, 5, 16});
 }
 
-// The following functions implement modeling_gpt2.py and modeling_llama.py of Hugging Face's
-// `transformers`. They use the same tensor names.
+// The following functions implement modeling_gpt2.py and modeling_llama.py from Hugging Face's
+// `transformers`, with the same tensor names.
 
 /// Returns x * w^T, where w has shape [out, in], like torch.nn.Linear.
 Tensor linear(const Tensor& x, const Tensor& w) { return matmul(x, w, {.transpose_b = true}); }

@@ -658,7 +658,7 @@ TEST(MultiWorkerGpus, UnusableNcclIsRejectedOnEveryWorker) {
               Each(HasSubstr("worker 0: nccl: rank 0 (gpu:0): making communicators of 2 ranks")));
 }
 
-/// Worker 1 fails in its backward pass, possibly while worker 0 waits for its sums.
+/// Worker 1 fails in its backward pass, possibly while worker 0 is waiting for worker 1's sums.
 TEST(MultiWorkerGpus, ErrorOnOneWorkerStopsAllWorkersAndNamesThatWorker) {
   for (const Implementation implementation : {Implementation::kCanonical, Implementation::kNccl}) {
     const auto errors =

@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // coordinated_counter --closures N: each closure adds 1 to a number on one server, and to one of 16
-// rows that are sharded over two servers. At the end the chief compares both with N; the exit code
+// rows that are sharded over two servers. At the end, the chief compares both with N; the exit code
 // is 0 if they match, else 3. With --folder, a restarted chief continues from the checkpoint.
 // --ballast-mib adds a sharded variable of that size, in MiB of float32; each closure adds 1 to one
-// of its rows of 64 KiB.
+// of its 64 KiB rows.
 #include <unistd.h>
 
 #include <algorithm>

@@ -256,7 +256,7 @@ TEST(EstimatorTest, ClientTrainsOnServingWorkers) {
   EXPECT_EQ(values_of(client), (std::vector<std::vector<double>>{{-25.0}}));
   client.train_on_workers({.steps = 5}).train_on_workers({.max_steps = 30});
   EXPECT_EQ(client.global_step(), 30);
-  // The number in a checkpoint's name is its number of updates, even if it was saved between steps.
+  // A checkpoint's name contains its number of updates, even if it was saved between steps.
   int num_checkpoints = 0;
   for (const auto& entry : fs::directory_iterator(client.model_dir())) {
     const std::string name = entry.path().filename().string();

@@ -41,7 +41,7 @@ struct Options {
 };
 Options options;
 
-/// Thrown through main(), like an early return.
+/// Thrown to return early from main().
 struct EarlyReturn {};
 
 bool ends_in(int round, int worker) {

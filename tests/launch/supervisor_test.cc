@@ -1,5 +1,5 @@
-// Tests how the launcher handles processes that the job has abandoned, early exits and first
-// failures.
+// Tests how the launcher handles early exits, first failures and processes that the job has
+// abandoned.
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/launch/supervisor.h"
 

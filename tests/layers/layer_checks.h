@@ -49,7 +49,7 @@ inline Tensor counting(const Shape& shape, double step = 1.0) {
   return Tensor::from(shape, values);
 }
 
-/// Compares the gradient of a scalar-valued `function` at the float64 tensor `x` with central
+/// Checks the gradient of a scalar-valued `function` at the float64 tensor `x` against central
 /// differences in every element of `x`.
 inline void expect_gradient_of_differences(const std::function<Tensor(const Tensor&)>& function,
                                            const Tensor& x, double tolerance = 1e-6) {

@@ -130,7 +130,7 @@ TEST(MeshExplain, BlocksOfOneDeviceExchangeNothing) {
   MeshStrategy strategy(on_mesh({{"data", 2}, {"model", 1}}, kPair, {{"data", 4}, {"model", 2}}));
   const MeshReport report = strategy.explain(mlp(8, 64), {{{16, 8}}});
   EXPECT_EQ(exchanged(report, "all_reduce", "model").count, 0);
-  // Each of two devices has both blocks along the axis "model", and sends the gradients of the
+  // Each of the two devices holds both blocks of the axis "model", so it sends the gradients of the
   // shards in both blocks.
   EXPECT_EQ(exchanged(report, "all_reduce", "data").bytes, 2u * 4 * (8 + 256 + 32 + 256));
   std::uint64_t variables = 0;

@@ -28,8 +28,8 @@ class Draws {
   std::uint64_t num_drawn_ = 0;
 };
 
-/// Returns a sharding in which each axis of the mesh divides a dimension evenly, splits the value
-/// into terms of a sum, or is unused.
+/// Returns a sharding in which each mesh axis evenly splits a dimension, splits the value into
+/// terms of a sum, or is unused.
 Sharding random_sharding(const MeshGrid& grid, const Tensor& x, Draws& draws) {
   Sharding sharding;
   for (std::size_t axis = 0; axis < grid.mesh().axes().size(); ++axis) {

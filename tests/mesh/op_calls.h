@@ -46,8 +46,8 @@ inline std::map<OpId, std::vector<MeshCall>> calls_of(const testing::OpFamily& f
   return calls;
 }
 
-/// Returns `x` in this sharding. If it is a partial sum, the terms are 2x, -x, x, -x, ..., whose
-/// sum needs no rounding.
+/// Returns `x` with this sharding. If the result is a partial sum, the terms are 2x, -x, x, -x,
+/// ..., whose sum needs no rounding.
 inline Tensor in_sharding(internal::MeshPosition& position, const Tensor& x,
                           internal::Sharding sharding) {
   const internal::AxisSet partial = std::exchange(sharding.partial, internal::AxisSet{0});

@@ -62,7 +62,7 @@ class WatchedPartitioner final : public OpPartitioner {
   OpPartitionerScope scope_{*this};
 };
 
-/// Returns a sharding of dimension `dim` over axis 0; -1: a partial sum.
+/// Returns a sharding of dimension `dim` over axis 0, or a partial sum if `dim` is -1.
 Sharding over_axis_0(int dim) {
   Sharding sharding;
   (dim < 0 ? sharding.partial : sharding[dim]) = 1;
@@ -104,7 +104,7 @@ TEST(MeshPartitioner, SeesEveryOperationAndGradientWithoutMaterialization) {
   for (const testing::OpFamily& family : testing::op_families()) {
     for (const auto& [op, calls] : calls_of(family)) {
       known.insert(op);
-      constexpr std::size_t kMost = 6;  // further calls run only until one has a sharded result
+      constexpr std::size_t kMost = 6;  // later calls run only until one has a sharded result
       for (std::size_t n = 0; n < calls.size(); ++n) {
         if (n >= kMost && sharded.contains(op)) break;
         const MeshCall& c = calls[n];

@@ -1,4 +1,4 @@
-// Tests callbacks: early stopping, learning rates, checkpoints, logs, NaN checks.
+// Tests callbacks: early stopping, learning rates, checkpoints, logs and NaN checks.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/callbacks.h"
 
@@ -244,7 +244,8 @@ TEST(TerminateOnNaNTest, ReportsReplicaAndStep) {
   EXPECT_EQ(guard->reason(), "");
 }
 
-/// Returns the warnings of two epochs of fit() whose step 2 has an infinite loss on replica 1 of 3.
+/// Returns the warnings logged by two epochs of fit() in which step 2 has an infinite loss on
+/// replica 1 of 3.
 std::vector<std::string> warnings_of_infinite_loss(const char* devices) {
   auto strategy = mirrored(devices);
   auto scope = strategy->scope();

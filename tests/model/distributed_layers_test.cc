@@ -292,7 +292,7 @@ void train(Sequential& model, int epochs = kEpochs) {
   model.fit(data(), {.epochs = epochs, .verbose = kSilent});
 }
 
-/// Returns the moving mean of one device, computed with a plain loop over the steps.
+/// Returns the moving mean on one device, computed with a plain loop over the steps.
 double moving_mean_of_one_device() {
   const std::vector<double> x = rows().to_doubles();
   double mean = 0.0;
@@ -520,7 +520,7 @@ int count_of(const std::vector<std::string>& notes, const std::string& what) {
       notes, [&](const std::string& note) { return note.find(what) != std::string::npos; }));
 }
 
-/// Trains two epochs of `num_steps` steps; returns the GPU requests of the second epoch.
+/// Trains two epochs of `num_steps` steps; returns the GPU requests in the second epoch.
 std::vector<std::string> notes_of_epoch(FakeGpus& gpus, std::int64_t num_steps,
                                         const OptimizerSpec& optimizer) {
   OneDeviceStrategy strategy("gpu:0");

@@ -396,7 +396,7 @@ TEST(Augmentation, FitDrawsFreshNumbersEachEpoch) {
   ASSERT_EQ(straight.size(), 3u);
   EXPECT_NE(straight[0], straight[1]);
   EXPECT_NE(straight[1], straight[2]);
-  // Trains only the last epoch, as a program resumed after two epochs does.
+  // Trains only the last epoch, like a program resumed after two epochs.
   EXPECT_EQ(losses(2), (std::vector<double>{straight[2]}));
 }
 

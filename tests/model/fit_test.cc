@@ -141,7 +141,7 @@ TEST(FitTest, AddedLossesAndMetricsAreEqualWithAndWithoutStrategy) {
   for (const std::optional<Loss>& loss : {std::optional<Loss>("mse"), std::optional<Loss>()}) {
     const std::vector<double> expected = run(nullptr, loss);
     for (const auto& strategy : several_strategies()) {
-      // Three replicas get different numbers of rows from a batch of 32. So the mean of their means
+      // Three replicas get different numbers of rows from a batch of 32, so the mean of their means
       // differs from the mean of the batch.
       if (strategy->num_replicas_in_sync() == 3) continue;
       SCOPED_TRACE(label_of(*strategy));
@@ -387,7 +387,7 @@ TEST(FitTest, EpochWithStepsPerEpochSpansDatasetPasses) {
   EXPECT_INVALID(model.evaluate(data.take(0)), "at least one batch, got none");
 }
 
-/// Returns the warnings of fit() on 10 rows, and the number of batches that it trains on.
+/// Returns the warnings that fit() logs for 10 rows, and the number of batches that it trains on.
 std::pair<std::vector<std::string>, std::size_t> warnings_and_batches(FitOptions options) {
   Sequential model = correctness_model(nullptr);
   auto recorder = std::make_shared<Recorder>();

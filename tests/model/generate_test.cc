@@ -137,7 +137,7 @@ TEST(GenerateTest, SameSeedRepeatsTokensAndOtherSeedsDoNot) {
   EXPECT_EQ(drawn({.max_new_tokens = 0}), prompt.to_doubles());
 }
 
-/// Layer whose logits make t + 1 follow token t.
+/// Layer whose logits predict token t + 1 after token t.
 class Counting : public Layer {
  public:
   Counting() { build_for({1}); }

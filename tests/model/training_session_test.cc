@@ -336,8 +336,8 @@ struct SignalledFit {
   std::string output;
 };
 
-/// Trains for 3 epochs of 4 batches with fit(). Raises SIGINT during this process's batch number
-/// `raise_at`; 0: never.
+/// Trains for 3 epochs of 4 batches with fit(). Raises SIGINT during batch number `raise_at` of
+/// this process, or never if `raise_at` is 0.
 SignalledFit fit_with_signal(std::vector<AnyCallback> callbacks, std::int64_t raise_at) {
   set_random_seed(8);
   Sequential model(Input{{4}}, Dense(3));
@@ -418,7 +418,7 @@ TEST(BackupAndRestoreTest, FinishedRunWithRetainedCheckpointIsNotTrainedAgain) {
   const std::string folder = empty_folder();
   Program run{.delete_checkpoint = false, .folder = folder + "/backup"};
   const auto first = live(run, folder + "/log.csv", -1);
-  const auto second = live(run, folder + "/log.csv", 0);  // trains no more batches
+  const auto second = live(run, folder + "/log.csv", 0);  // has no batches left to train
   ASSERT_TRUE(first && second);
   EXPECT_EQ(*first, *second);
 }

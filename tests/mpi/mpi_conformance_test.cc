@@ -1,4 +1,4 @@
-// Tests the cross-device operation "mpi" between processes with some of the conformance cases.
+// Tests the cross-device operation "mpi" between processes, with some of the conformance cases.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 

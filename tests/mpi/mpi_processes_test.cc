@@ -94,7 +94,7 @@ TEST_F(MpiProcesses, CancellationPreservesOrderOfOtherMessages) {
     {
       const Bytes given_up = pattern_of(2'000'000, 77);
       const auto send = group_->send(next, 3, {}, given_up);
-      for (int i = 0; i < round; ++i) send->test();  // each round abandons the send a bit later
+      for (int i = 0; i < round; ++i) send->test();  // each round abandons the send slightly later
     }
     const Bytes body = pattern_of(2'000'000, seed_of(rank(), next, round));
     const auto send = group_->send(next, 3, {}, body);
@@ -153,8 +153,8 @@ TEST_F(MpiProcesses, InvalidArgumentsAreRefused) {
 
 namespace tutti::transport_suite {
 
-// Messages go through MPI even if sender and receiver are one process; each process of the job runs
-// the suite separately.
+// Messages go through MPI even if sender and receiver are the same process; each process of the job
+// runs the suite separately.
 struct MpiGroups {
   static Group make(int size) {
     const int process = mpi_tests::world().rank();

@@ -78,8 +78,8 @@ TEST(OptimizerTest, AppliesUpdatesBetweenReducerFinishAndUpdatesDone) {
   reducer.on_finish = [&] {
     EXPECT_EQ(v.value().item_double(), 1.0);
     EXPECT_EQ(optimizer.iterations().value().item_int(), 0);
-    // Another replica on the device may increment `iterations` first. So this replica must have
-    // read its learning rate before finish().
+    // Another replica on the device may increment `iterations` first, so this replica must read its
+    // learning rate before finish().
     optimizer.iterations().storage().assign_replicated(AssignOp::kAdd,
                                                        Tensor::scalar(7, DType::kInt64));
   };

@@ -572,7 +572,7 @@ std::map<std::string, FunctionOfOne> functions_of_short_vectors() {
   return all;
 }
 
-/// Returns the functions of function_cases.py.
+/// Returns the functions in function_cases.py.
 const std::map<std::string, FunctionOfOne>& function_table() {
   static const std::map<std::string, FunctionOfOne> table = [] {
     std::map<std::string, FunctionOfOne> all = {

@@ -48,7 +48,7 @@ class Record {
   std::map<std::string, Tensor> tensors_;
 };
 
-/// Returns the record of this name. Each file is read only once.
+/// Returns the record with this name. Each file is read only once.
 inline const Record& record_of(const std::string& name) {
   static std::map<std::string, Record> records;
   return records.try_emplace(name, name).first->second;

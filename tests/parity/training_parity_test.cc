@@ -390,7 +390,7 @@ TEST(FitParity, F1MatchesKerasForTiesAndUnpredictedRows) {
                                            {ScoreAverage::kWeighted, "weighted"}}) {
     F1Score score({.num_classes = 4, .average = average});
     score.update_state(record_of("fit").at("f1/labels"), record_of("fit").at("f1/predictions"));
-    // Keras adds 1e-7 to divisors, which tutti does not.
+    // Keras adds 1e-7 to divisors; tutti does not.
     EXPECT_NEAR(score.result().item_double(), fit_number("f1/" + name), 1e-6) << name;
     EXPECT_THAT(score.per_class(),
                 Pointwise(DoubleNear(1e-6), record_of("fit").at("f1/per_class").to_doubles()));

@@ -266,7 +266,7 @@ TEST(StrategyCheckpoint, DamagedShardIsNamedAndPreviousVersionRestored) {
       bytes.back() = static_cast<char>(bytes.back() ^ 1);
       write_file_atomically(path, bytes);
     }
-    (void)training.hash();  // collective: returns after worker 0 has damaged the file
+    (void)training.hash();  // collective: returns only after worker 0 has damaged the file
     const auto info = manager.restore_latest();
     EXPECT_EQ(info->step, 1);
     EXPECT_EQ(training.hash(), first);

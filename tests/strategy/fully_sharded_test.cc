@@ -1,5 +1,5 @@
-// Tests FullyShardedStrategy: results that are bit-identical to MirroredStrategy's, memory per
-// replica, and memory that tapes release.
+// Tests FullyShardedStrategy: bit-identity with MirroredStrategy, memory per replica, and memory
+// that tapes release.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/fully_sharded_strategy.h"
 

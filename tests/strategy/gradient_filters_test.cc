@@ -64,7 +64,7 @@ TEST(ErrorFeedback, CarriesRoundingErrorToLaterSteps) {
         const float rounded = compression == WireCompression::kBFloat16
                                   ? static_cast<float>(BFloat16(sent[i]))
                                   : static_cast<float>(Float16(sent[i]));
-        ASSERT_EQ(rounded, sent[i]);  // every sent number is exact in 16 bits
+        ASSERT_EQ(rounded, sent[i]);  // every number sent is exact in 16 bits
         total[i] += sent[i];
       }
     }

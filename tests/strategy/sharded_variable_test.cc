@@ -175,7 +175,7 @@ TEST(ShardedVariable, RunArgumentKeepsVariableIdentity) {
   };
   EXPECT_EQ(numbers(strategy->run(sum, first)), strategy_tests::copies_of(10, 2));
   EXPECT_EQ(numbers(strategy->run(sum, second)), strategy_tests::copies_of(26, 2));
-  EXPECT_EQ(calls, 2);  // one call per run: functions are not traced
+  EXPECT_EQ(calls, 2);  // one call per run, because functions are not traced
   const auto same = strategy->run([&](const Variable& v) { return v == first; }, first);
   EXPECT_THAT(same.values(), ElementsAre(true, true));
   EXPECT_EQ(parts_of(second).size(), 2U);

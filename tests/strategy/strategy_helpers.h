@@ -108,7 +108,7 @@ inline std::vector<double> numbers(const PerReplica<Tensor>& tensors) {
   return values;
 }
 
-/// Returns a function that finds saved values by name, for restore().
+/// Returns a function, for restore(), that finds saved values by name.
 inline TensorLookup lookup_in(std::vector<NamedTensor> saved) {
   return [saved = std::move(saved)](const std::string& name) {
     const auto found = std::ranges::find(saved, name, &NamedTensor::name);

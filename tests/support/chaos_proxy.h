@@ -55,7 +55,7 @@ class ChaosProxy {
   TimePoint last_event() const { return last_event_; }
   /// Returns the number of connections accepted so far.
   int num_accepted() const { return accepted_; }
-  /// Returns the number of bytes received so far, in both directions of all connections.
+  /// Returns the number of bytes received so far over all connections, in both directions.
   std::uint64_t num_passed() const { return passed_; }
 
  private:

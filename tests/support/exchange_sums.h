@@ -1,4 +1,4 @@
-// Cross-device operation between processes, as an example of an operation written in C++.
+// Example of a cross-device operation between processes, written in C++.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,8 +1,8 @@
-// Fake GPUs in host memory that the host cannot access, for tests of code that calls a backend.
+// Fake GPUs whose memory the host cannot access, for tests of code that calls a backend.
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernels are those of the CPU. The devices' memory is accessible only while the backend itself
-// is working, so a host access ends the test program.
+// Their memory is host memory that is accessible only while the backend itself is working, so a
+// host access ends the test program. The kernels are those of the CPU.
 #pragma once
 
 #include <sys/mman.h>

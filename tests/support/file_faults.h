@@ -16,7 +16,7 @@ namespace tutti::file_faults {
 enum class Action {
   kCount,     // only counts calls
   kKill,      // SIGKILL before the call
-  kPowerCut,  // like kKill, and also loses unsynced data: half of the bytes, new names, renames
+  kPowerCut,  // like kKill, and also loses unsynced data: half of the bytes, new names and renames
   kNoSpace,   // ENOSPC; a write first stores half of its bytes
   kIoError,   // EIO
   kReadOnly,  // EROFS

@@ -15,7 +15,7 @@ extern "C" void* dlopen(const char* file, int flags) {
   std::istringstream names(hidden ? hidden : "");
   for (std::string name; file && std::getline(names, name, ':');) {
     if (!name.empty() && std::string(file).find(name) != std::string::npos) {
-      // Fails with the error of a missing file.
+      // Fails with the error for a missing file.
       return open("a library that this test hides", flags);
     }
   }

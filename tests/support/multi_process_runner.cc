@@ -23,7 +23,7 @@ constexpr int kPollMilliseconds = 2;  // time between checks for exited processe
 /// Time for which the other processes may continue after the chief has failed; same as in tf.
 constexpr std::chrono::seconds kAloneAfterChief{3};
 
-/// Creates a folder and removes it at the end of its lifetime.
+/// Folder that is removed at the end of this object's lifetime.
 class TemporaryFolder {
  public:
   TemporaryFolder() : path_(std::filesystem::temp_directory_path() / "tutti_processes_XXXXXX") {

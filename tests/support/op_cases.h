@@ -17,7 +17,7 @@ struct OpCase {
   /// resolution times max(1, |value|); 0: equal bits. A 16-bit result may differ by this many units
   /// of float32 plus one of its own type. Integers must always be equal.
   double ulps = 0.0;
-  /// True if elements are NaN, infinite, or so small or large that backends may give different
+  /// True if some elements are NaN, infinite, or so small or large that backends may give different
   /// results.
   bool has_special_numbers = false;
 

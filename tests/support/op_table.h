@@ -1,4 +1,4 @@
-// Table of operations that every backend computes, and comparison of their results with the
+// Table of operations that every backend computes, with checks of their results against the
 // reference kernels. A backend needs one OpBackend and two tests; tests/tensor/op_table_test.cc is
 // an example.
 // SPDX-License-Identifier: Apache-2.0
@@ -27,7 +27,7 @@ struct OpBackend {
   std::vector<std::vector<Tensor>> (*run)(std::span<const OpCall> calls);
   /// Function that returns the tolerance for a case; if null, the case's own tolerance applies.
   double (*ulps)(const OpCase& c) = nullptr;
-  /// Returns true for cases that the backend does not compute; nullptr: it computes all cases.
+  /// Returns true for cases that the backend does not compute; nullptr if it computes all cases.
   bool (*leaves_out)(const OpCase& c) = nullptr;
   /// Number of float32 cases per operation, evenly spaced among the cases without empty tensors;
   /// each other type then has one case per operation. 0: all cases of all types.

@@ -56,7 +56,7 @@ SharedBarrier& shared_barrier() {
 }
 
 /// Listener that writes each failure to a file immediately, because the process may be killed right
-/// after.
+/// afterwards.
 class FailureFile : public ::testing::EmptyTestEventListener {
  public:
   void OnTestPartResult(const ::testing::TestPartResult& result) override {

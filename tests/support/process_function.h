@@ -28,8 +28,8 @@ launch::Task this_process();
 /// Returns the number of earlier starts of this task.
 int num_restarts();
 
-/// Waits until every process of the cluster has arrived. Throws kDeadlineExceeded after `timeout`,
-/// naming the number of arrivals, and kFailedPrecondition if called in the test's own process.
+/// Waits until every process of the cluster has arrived. Throws kDeadlineExceeded, with the number
+/// of arrivals, after `timeout`, and kFailedPrecondition if called in the test's own process.
 void process_barrier(Duration timeout = std::chrono::seconds(60));
 
 /// For main(): runs the function for which this process was started and returns its exit code;

@@ -42,7 +42,7 @@ class TestLimit : public testing::EmptyTestEventListener {
   }
 };
 
-/// Folder of this process and its child processes. testing::TempDir() and
+/// Folder for this process and its child processes. testing::TempDir() and
 /// std::filesystem::temp_directory_path() return it, so concurrent runs never share a file. The
 /// destructor removes the folder in the process that created it.
 class TestFolder {

@@ -58,7 +58,7 @@ inline std::string coded_error_of(const std::function<void()>& action) {
 
 }  // namespace tutti::thrown
 
-/// Namespace of test files, in which GoogleTest's names and the helpers of tests/support are
+/// Namespace of test files, in which GoogleTest's names and the helpers in tests/support are
 /// visible.
 namespace tutti::testing {
 using namespace ::testing;

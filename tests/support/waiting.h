@@ -1,4 +1,4 @@
-// Deadlines and waits for tests.
+// Helpers for tests that wait: deadlines and conditions.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

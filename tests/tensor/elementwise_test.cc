@@ -650,7 +650,8 @@ void check_conversions() {
               std::bit_cast<std::uint32_t>(static_cast<float>(all[i])))
         << i;
   }
-  // Covers every 16-bit number, and the midpoint between it and the next one, where rounding ties.
+  // Covers every 16-bit number, and the midpoint between it and the next one, where rounding must
+  // break a tie.
   std::vector<float> values = interesting_floats();
   for (std::size_t i = 0; i + 1 < wide.size(); ++i) {
     values.push_back(wide[i]);

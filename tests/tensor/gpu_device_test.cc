@@ -1,4 +1,4 @@
-// Tests GPU devices: requests to the backend, memory, waits for peers, the list of GPUs, and log
+// Tests GPU devices: requests to the backend, memory, waiting for peers, the list of GPUs, and log
 // lines.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/gpu_device.h"

@@ -497,7 +497,7 @@ TEST(BiasGrad, SumsOverAllAxesExceptChannels) {
   EXPECT_INVALID(bias_grad(Tensor(1.0f)), "[]");
 }
 
-// Sums 0.1 half a million times: a running float sum would be wrong in the third digit.
+// Adds 0.1 half a million times; a running float sum would be wrong in the third digit.
 TEST(BiasGrad, LongSumsAreAccurate) {
   const Tensor sum = bias_grad(Tensor::full({500000, 2}, 0.1));
   EXPECT_NEAR(sum.to_doubles()[0], 500000 * static_cast<double>(0.1f), 0.05);

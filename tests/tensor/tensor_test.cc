@@ -1,5 +1,5 @@
 // Tests tensors, types, shapes, operators and indexing, and random tensors: creation, access,
-// views, identity, broadcasting, distributions.
+// views, identity, broadcasting and distributions.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/tensor.h"
 

@@ -176,7 +176,7 @@ TUTTI_PROCESS_FUNCTION(reduce_by_plugin) {
     Variable weights(Tensor::zeros({3}), {.name = "weights"});
     Variable total = count_of_replicas("total");
     Sgd sgd(std::vector<Variable>{weights}, {.learning_rate = 1.0});
-    // Replica r of 4 has the values 2^r.
+    // All values on replica r of 4 are 2^r.
     const auto values = strategy->run([&] {
       ReplicaContext& context = ReplicaContext::current();
       const Tensor own = Tensor::full({3}, 1 << context.replica_id());

@@ -1,4 +1,4 @@
-// Tests sharded checkpoints of worker processes: crashes during a save, folders, memory use.
+// Tests sharded checkpoints of worker processes: crashes during a save, folders and memory use.
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 

@@ -91,8 +91,8 @@ inline std::string new_folder(const std::string& name) {
   return folder;
 }
 
-/// In a worker: returns a variable with one value per replica; reads outside replicas return the
-/// sum.
+/// Called in a worker. Returns a variable with one value per replica; reads outside replicas return
+/// the sum.
 inline Variable count_of_replicas(const std::string& name) {
   return Variable(Tensor::zeros({}), {.name = name,
                                       .synchronization = VariableSynchronization::kOnRead,

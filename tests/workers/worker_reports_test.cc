@@ -392,7 +392,7 @@ TEST(WorkerFailures, GracePeriodEndsAfterSameStepOnAllWorkers) {
 constexpr Duration kQuickStep = std::chrono::milliseconds(20);
 constexpr Duration kSlowStep = 5 * kQuickStep;
 
-// Worker 1 sleeps five times as long as its peers, whose sums wait for it.
+// Worker 1 sleeps five times as long as its peers, which then wait for it in their sums.
 TUTTI_PROCESS_FUNCTION(a_worker_that_is_slow) {
   const ScopedWorkers strategy(
       {.local = {.devices = "cpu:0"}, .stragglers = {.repeat_after_steps = 10}});

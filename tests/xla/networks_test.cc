@@ -69,7 +69,7 @@ TEST(XlaNetworks, LstmMatchesMirrored) {
       2, examples_of({16, 5, 4}, 3), [&] { return trainee_of(make); }, 10, 1e-5);
 }
 
-/// Returns a network of an attention layer and a dense layer, each with a shortcut.
+/// Returns a network that consists of an attention layer and a dense layer, each with a shortcut.
 std::shared_ptr<Functional> transformer() {
   const SymbolicTensor in = Input{{6, 8}};
   const SymbolicTensor seen = LayerNormalization()(Add()({in, MultiHeadAttention(2, 4)(in)}));

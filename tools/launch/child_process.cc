@@ -324,8 +324,8 @@ std::vector<int> numbers_in(const char* folder) {
   return numbers;
 }
 
-/// Closes all descriptors but one: otherwise the launcher's files would stay open as long as this
-/// process lives.
+/// Closes all descriptors except `kept`, because otherwise the launcher's files would stay open as
+/// long as this process lives.
 void close_all_but(int kept) {
   for (const int fd : numbers_in("/proc/self/fd")) {
     if (fd != kept) ::close(fd);

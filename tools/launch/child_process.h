@@ -98,7 +98,7 @@ class ChildProcess {
   bool is_ending() const;
   /// Returns true if the process has exited, even if try_wait() has not returned its status yet.
   bool has_ended() const;
-  /// Returns the status if the process has exited, and kills the other processes of its group. Does
+  /// If the process has exited, returns its status and kills the other processes of its group. Does
   /// not wait.
   std::optional<ExitStatus> try_wait();
   /// Passes all remaining output of an exited process to `on_line`, including a last line without a
@@ -158,7 +158,7 @@ void end_adopted(const std::vector<pid_t>& own);
 
 /// A small process that waits for this process to end. If this process ends without destroying the
 /// object (kill -9), the guard kills every watched process group. It then finds processes that left
-/// their group, by the job's mark in their environment, and kills them. Finally it removes the
+/// their group, by the job's mark in their environment, and kills them. Finally, it removes the
 /// secret's file and folder. Must be created before any thread.
 class Guard {
  public:

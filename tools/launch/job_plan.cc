@@ -151,7 +151,7 @@ std::vector<int> free_ports(int count) {
   std::uint64_t seed = 0;
   internal::fill_random(std::as_writable_bytes(std::span(&seed, 1)));
   const RandomStream random({.seed = seed});
-  std::vector<FileDescriptor> holders;  // keep the ports bound until all are found
+  std::vector<FileDescriptor> holders;  // keeps the ports bound until all have been found
   std::vector<int> ports;
   for (int tries = 0; static_cast<int>(ports.size()) < count; ++tries) {
     if (tries > kTriesPerPort * count) {

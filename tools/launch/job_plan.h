@@ -42,7 +42,7 @@ struct JobRequest {
   std::vector<std::string> hosts = {};  // empty: this machine
   int first_port = 20'000;              // first port on each of `hosts`
   std::vector<int> cores = {};          // cores to divide equally among the processes
-  bool bind_cores = false;              // binds each process to its share of the cores
+  bool bind_cores = false;              // if true, binds each process to its share of the cores
 };
 
 /// One process; its index in JobPlan::processes is its rank.
@@ -81,8 +81,8 @@ std::vector<int> cores_of_rank(const std::vector<int>& cores, int rank, int num_
 /// Returns the cores that this process may use.
 std::vector<int> allowed_cores();
 
-/// Chooses addresses (free ports of this machine, or ports from `first_port` on each host) and sets
-/// TF_CONFIG, TUTTI_JOB_ID, TUTTI_RESTART and OMP_NUM_THREADS (unless it is set).
+/// Chooses addresses (free ports on this machine, or ports from `first_port` on each host) and sets
+/// TF_CONFIG, TUTTI_JOB_ID, TUTTI_RESTART and OMP_NUM_THREADS (unless already set).
 JobPlan make_plan(const JobRequest& request);
 
 /// Quotes `text` as one word of a POSIX shell.

@@ -1,4 +1,4 @@
-// Implements RunReporter, which writes a job's output without waiting for the reader of its stdout.
+// Implements RunReporter, which writes a job's output without waiting for a reader.
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/launch/run_reporter.h"
 

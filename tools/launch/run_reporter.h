@@ -68,7 +68,8 @@ class RunReporter {
   /// Reports that the processes of `ranks` are being sent `signal_number`, followed by SIGKILL
   /// after the grace period.
   void on_stop(StopReason reason, int signal_number, const std::vector<int>& ranks);
-  /// Reports that the job has given up on the process of `rank`, which is being sent SIGKILL.
+  /// Reports that the job has given up on the process of `rank`; that process is being sent
+  /// SIGKILL.
   void on_given_up(int rank, const std::string& why);
   /// Reports that the processes of `ranks` are being killed with SIGKILL.
   void on_kill(const std::vector<int>& ranks) { say(concat("killing ", names(ranks))); }

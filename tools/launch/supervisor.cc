@@ -259,8 +259,8 @@ struct Supervisor {
     reporter.on_restart(slot.outcome);
   }
 
-  /// Returns the process that the job considers the first cause of a failure, if it exited with
-  /// code 0 and is not `failed`; otherwise nullptr.
+  /// Returns the process that the job considers the first cause of a failure, if that process
+  /// exited with code 0 and is not `failed`; otherwise nullptr.
   Slot* early_exit_before(const Slot& failed) {
     const std::vector<const Slot*> causes = known_causes();
     if (causes.empty() || causes.front() == &failed) return nullptr;

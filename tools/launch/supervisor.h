@@ -1,4 +1,5 @@
-// Runs the processes of a job until they end, in one loop on one thread, and reports the results.
+// Runs the processes of a job until they end, in a single loop on one thread, and reports the
+// results.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,7 +19,7 @@ inline constexpr int kStoppedOnRequest = 75;
 /// Exit code of `tutti run` after --timeout, the same as that of timeout(1).
 inline constexpr int kTimedOut = 124;
 
-/// Reason why the remaining processes were ended.
+/// Reason for terminating the remaining processes.
 enum class StopReason {
   kNone,       // every process exited on its own
   kFinished,   // the chief and the workers have finished; the servers must be stopped
@@ -56,8 +57,8 @@ class RestartCount {
  public:
   explicit RestartCount(int limit) : limit_(limit) {}
 
-  /// Counts a failed process that lived for `lived`. If the task is to be restarted, counts a
-  /// restart and returns nullopt; otherwise returns the reason, which is empty if the limit is 0.
+  /// Records the failure of a process that ran for `lived`. If the task is to be restarted, counts
+  /// a restart and returns nullopt; otherwise returns the reason, which is empty if the limit is 0.
   /// Refuses a restart after five consecutive processes that failed within a second and were not
   /// killed from outside.
   std::optional<std::string> refusal(const ExitStatus& status, Duration lived);
@@ -84,7 +85,7 @@ struct AbandonedProcess {
 struct AwaitedTask {
   std::string task;           // "worker-0"
   std::optional<int> joined;  // restart number of the task's most recent process to join the job
-  bool may_repeat = false;    // true: restart it even if parameter servers have its updates
+  bool may_repeat = false;    // if true, it is restarted even if parameter servers have its updates
 };
 
 /// A process of a task, identified by its number of restarts.
@@ -101,13 +102,13 @@ struct SupervisorOptions {
   /// If set, called several times a second. Returns the processes given up on since the last call.
   /// Those that are still running are killed, which counts as a failure.
   std::function<std::vector<AbandonedProcess>()> find_given_up = {};
-  /// If set, called when a process has failed. Returns all failed processes known to the job, the
-  /// original cause first: processes that failed because of it may exit before it does.
+  /// If set, called when a process has failed. Returns all failed processes known to the job, with
+  /// the original cause first; processes that failed because of it may have exited earlier.
   std::function<std::vector<TaskProcess>()> find_failed = {};
-  /// If set, called as often as find_given_up. Returns the tasks for which running processes wait.
-  /// If such a task joined and then exited with code 0, it is restarted if a running process was
-  /// restarted (and so missed the last steps of the other tasks). Otherwise the task exited too
-  /// early, which counts as a failure.
+  /// If set, called as often as find_given_up. Returns the tasks for which running processes are
+  /// waiting. If such a task joined and then exited with code 0, it is restarted if a running
+  /// process was restarted (and so missed the last steps of the other tasks). Otherwise the task
+  /// exited too early, which counts as a failure.
   std::function<std::vector<AwaitedTask>()> find_waited_for = {};
 };
 

@@ -25,8 +25,8 @@ using Eigen::VectorXf;
 
 constexpr int kFeatures = 20, kHidden = 32, kClasses = 4, kGlobalBatch = 64;
 
-// Batch whose examples are points near the corners of a square in two features; other features are
-// noise.
+// Batch whose examples are points near the corners of a square in two of the features; the other
+// features are noise.
 struct Batch {
   MatrixXf inputs{kFeatures, kGlobalBatch};  // one example per column
   std::vector<int> labels = std::vector<int>(kGlobalBatch);

@@ -20,7 +20,7 @@ struct MeanOfRows {
 };
 
 /// The replicas that run one step. A strategy installs one ReplicaGroup per replica thread; the
-/// default is a group of one replica, whose operations are the identity. Collective: all replicas
+/// default is a single-replica group, whose operations are the identity. Collective: all replicas
 /// must make the same calls in the same order; a mismatch throws an error that names the replicas,
 /// instead of hanging.
 class ReplicaGroup {

@@ -35,7 +35,7 @@ struct VariableOptions {
   std::optional<bool> trainable = std::nullopt;
   VariableSynchronization synchronization = VariableSynchronization::kAuto;
   VariableAggregation aggregation = VariableAggregation::kNone;
-  /// If true, a replica may assign an ON_WRITE variable with aggregation NONE, so that copies may
+  /// If true, a replica may assign an ON_WRITE variable with aggregation NONE; its copies may then
   /// differ.
   bool allow_divergent = false;
   /// If true, layers with a mixed-precision policy read floating-point variables in their compute
@@ -132,15 +132,15 @@ class VariableStorage {
 
   /// Returns the tensors for a checkpoint: the value, under the variable's name. ON_READ variables
   /// add each component under "<name>/replica_<v>" and, with aggregation MEAN, the replicas' update
-  /// counts under "<name>/replica_updates". Outside of replicas only.
+  /// counts under "<name>/replica_updates". Must be called outside replicas.
   virtual std::vector<NamedTensor> save() const = 0;
   /// Restores values: by component if the checkpoint has exactly these replicas, else from the
   /// aggregate by tf's rule (ON_READ SUM: divided by the number of replicas). Throws kNotFound
   /// naming a missing variable; kInvalidArgument naming both shapes or dtypes if they differ.
   virtual void restore(const TensorLookup& lookup) = 0;
   /// Returns, as one tensor, this process's part of a variable that is sharded over processes or
-  /// devices; nullopt if each process stores the entire variable. Not collective. Outside of
-  /// replicas only.
+  /// devices; nullopt if each process stores the entire variable. Not collective. Must be called
+  /// outside replicas.
   virtual std::optional<TensorPart> save_part() const { return std::nullopt; }
   /// Replaces the elements that save_part() returns with `elements`, a tensor [count] on the host.
   virtual void restore_part(const Tensor& elements);
@@ -186,7 +186,7 @@ class VariableComponent {
                      const UpdateScalars& scalars);
 
  private:
-  /// Uses the rule's kernel; without one, updates on the host.
+  /// Updates the weights with the rule's kernel or, if it has none, on the host.
   static void update_on_gpu(VariableComponent& weights, std::span<VariableComponent* const> slots,
                             const UpdateRule& rule, const Gradient& gradient,
                             const UpdateScalars& scalars);

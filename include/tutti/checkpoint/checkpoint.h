@@ -39,7 +39,7 @@ struct CheckpointInfo {
   std::string tutti_version;
   std::string numerics;         // numerics_fingerprint() of the program that saved it
   std::int64_t sequence = 0;    // number of the save in its folder, from 1; 0: a single file
-  std::string path;             // path of the file or version; empty: in memory
+  std::string path;             // path of the file or version; empty if in memory
   Json about = Json::object();  // set by Checkpoint::set_about()
 
   bool operator==(const CheckpointInfo&) const = default;
@@ -176,7 +176,7 @@ class Checkpoint {
   std::optional<internal::CheckpointFile> file_of(const Reader& find) const;
   /// Restores the file that `find` returns. On a shared disk, each worker reads only its own parts
   /// of a version. `own_path` maps a version's name to the path at which this worker finds the
-  /// version. For `sharded` see CheckpointManagerOptions.
+  /// version. For `sharded`, see CheckpointManagerOptions.
   using OwnPath = std::function<std::string(const std::string& name)>;
   std::optional<CheckpointInfo> restore_found(const Reader& find, const OwnPath& own_path,
                                               std::optional<bool> sharded,
@@ -200,9 +200,9 @@ struct LoadWeightsOptions {
   bool ignore_unknown = false;
   /// Map from names in the file to names of variables: {"fc1.weight", "dense/kernel"}.
   std::map<std::string, std::string> rename = {};
-  /// Substrings of the names of variables whose tensors in the file have PyTorch's layout, with
-  /// outputs first: [out, in] becomes [in, out], [out, in, height, width] becomes [height, width,
-  /// in, out], a depthwise [channels * multiplier, 1, height, width] becomes [height, width,
+  /// Substrings of the names of variables whose tensors in the file have PyTorch's layout, with the
+  /// output dimension first: [out, in] becomes [in, out], [out, in, height, width] becomes [height,
+  /// width, in, out], a depthwise [channels * multiplier, 1, height, width] becomes [height, width,
   /// channels, multiplier].
   std::vector<std::string> transpose = {};
   /// If false, variables that the file lacks keep their values (logged), and ignore_unknown is

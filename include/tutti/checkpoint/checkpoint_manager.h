@@ -78,7 +78,7 @@ class CheckpointManager {
   /// Restores the newest version after verifying the checksums of all its bytes. If it is damaged,
   /// logs an error and restores the version before it; with RestoreOptions::strict, throws
   /// kDataLoss instead. Returns nullopt if no version was ever finished. Throws kDataLoss if all
-  /// versions are damaged, kUnimplemented if one has another format. Collective if
+  /// versions are damaged, and kUnimplemented if one has a different format. Collective if
   /// CheckpointOptions::from_writer is set.
   std::optional<CheckpointInfo> restore_latest(RestoreOptions options = {});
 

@@ -31,8 +31,8 @@ std::string format_safetensors(const SafetensorsFile& file);
 SafetensorsFile parse_safetensors(std::string_view bytes, const std::string& source);
 
 /// Same as parse_safetensors() and format_safetensors(), but for files. Reading throws kNotFound or
-/// kUnavailable naming the path. Writing is atomic, creates missing folders, and throws
-/// kUnavailable.
+/// kUnavailable, naming the path. Writing is atomic, creates missing folders, and throws
+/// kUnavailable if it fails.
 SafetensorsFile read_safetensors(const std::string& path);
 void write_safetensors(const std::string& path, const SafetensorsFile& file);
 

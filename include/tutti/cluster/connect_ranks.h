@@ -45,10 +45,10 @@ struct ConnectedRanks {
 ///
 /// Throws kDeadlineExceeded naming the ranks that did not join; kInvalidArgument for a rank out of
 /// range, for a peer with a different size, version or numerics, and, with the remedy, for an
-/// address that other machines can reach without a secret; kUnavailable for an unusable address,
-/// and for a rank on another machine if shared memory is forced; kNotFound if this machine can
-/// never reach a rank's address; kResourceExhausted without enough shared memory (kAuto logs it and
-/// uses TCP).
+/// address that other machines can reach if there is no secret; kUnavailable for an unusable
+/// address, and for a rank on another machine if shared memory is forced; kNotFound if this machine
+/// can never reach a rank's address; kResourceExhausted without enough shared memory (kAuto logs it
+/// and uses TCP).
 ///
 /// There is no background thread: a rank that waits for a Work, or tests it, moves the bytes of all
 /// connections. send() immediately writes what the system accepts; its Work completes when the

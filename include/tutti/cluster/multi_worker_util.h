@@ -46,7 +46,7 @@ std::string collective_leader(const ClusterSpec& cluster, const Task& task);
 
 /// Returns true if more than one process trains.
 bool has_worker(const ClusterSpec& cluster);
-/// Same as is_chief(): only the chief's checkpoints and summaries are kept.
+/// Same as is_chief(), because only the chief's checkpoints and summaries are kept.
 bool should_save_checkpoint(const ClusterSpec& cluster, const Task& task);
 bool should_save_summary(const ClusterSpec& cluster, const Task& task);
 

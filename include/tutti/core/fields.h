@@ -13,8 +13,8 @@
 
 namespace tutti::internal {
 
-// The number of members of an aggregate is the largest number of values that can initialize it.
-// Each attempt is slow to compile, so a binary search finds that number.
+// An aggregate has as many members as the largest number of values that can initialize it. Each
+// attempt is slow to compile, so a binary search finds that number.
 
 /// Converts to the type of any member. Used in unevaluated expressions only.
 struct AnyValue {

@@ -31,7 +31,7 @@ class Flags {
   /// Adds a flag whose value must be one of `choices`; the error for another value lists them.
   void add_choice(const std::string& name, std::string& variable,
                   const std::vector<std::string>& choices, const std::string& help);
-  /// Removes flags that shared code declared and this program does not use. The program then
+  /// Removes flags that shared code declares but this program does not use. The program then
   /// refuses them as unknown. Throws kInvalidArgument for a flag that was not declared.
   void remove(const std::vector<std::string>& names);
   /// Sets the text at the end of the help, such as examples.

@@ -71,8 +71,8 @@ class Json {
   const Json& at(std::string_view name) const;
   /// Adds or replaces a member. Requires: this is an object.
   Json& set(std::string name, Json value);
-  /// Adds a member to an object without checking whether one with that name exists, or an element
-  /// to an array (`name` is then ignored). For the parser, which checks for duplicates itself.
+  /// Adds a member to an object, without checking for duplicate names, or an element to an array
+  /// (`name` is then ignored). For the parser, which checks for duplicates itself.
   void append(std::string name, Json value);
   /// Appends to an array. Requires: this is an array.
   void push_back(Json value);

@@ -191,7 +191,7 @@ auto json_members(T& options) {
 template <class T>
 requires std::is_aggregate_v<T>
 struct JsonForm<T> {
-  static Json to(const T& options) {  // the const_cast is safe: members are only read
+  static Json to(const T& options) {  // the const_cast is safe, because members are only read
     return internal::write_members(internal::json_members(const_cast<T&>(options)));
   }
   static T from(const Json& json) {
@@ -205,7 +205,7 @@ struct JsonForm<T> {
 
 namespace internal {
 
-/// Returns the call of a function or constructor as JSON: its name, then its arguments.
+/// Returns a call to a function or constructor as JSON: its name, then its arguments.
 template <class... Arguments>
 Json call_of(std::string name, const Arguments&... arguments) {
   return Json::Array{std::move(name), json_of(arguments)...};

@@ -1,4 +1,4 @@
-// Blocking primitives: mutex, condition variable with deadlines, one-shot event.
+// Blocking primitives: mutex, condition variable with deadlines, and one-shot event.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -19,8 +19,8 @@ void reduce_along_tree(ReduceOp op, DType dtype, std::span<const std::byte* cons
                        std::byte* output, std::size_t count);
 
 /// Same as reduce_along_tree(), but for tensors of one shape and dtype (one per replica, on any
-/// device); returns the result on `destination`. MEAN divides by the number of values; for integers
-/// MEAN gives float32 (tf's true division).
+/// device); returns the result on `destination`. MEAN divides by the number of values; for
+/// integers, the result is float32 (tf's true division).
 Tensor reduce_tensors_along_tree(ReduceOp op, std::span<const Tensor> values, Device destination);
 
 // Subtrees: a worker combines its own replicas' values before it sends them; receivers combine the

@@ -1,4 +1,4 @@
-// One collective call, which every rank of a group makes at the same point of the program, and the
+// One collective call, which every rank of a group makes at the same point in the program, and the
 // memory that it works on.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -134,7 +134,7 @@ struct CollectiveCall {
   ReduceOp op = ReduceOp::kSum;
   DType dtype = DType::kFloat32;
   int root = 0;           // reduce, broadcast
-  std::size_t count = 0;  // number of input elements; without inputs, of output elements
+  std::size_t count = 0;  // number of input elements, or of output elements if there are no inputs
   std::span<const ConstElements> inputs = {};  // all_reduce: as many as outputs; broadcast: none
   std::span<const Elements> outputs = {};      // reduce: used on the root only
   /// Numbers of elements, [size] each. all_gather, reduce_scatter: counts[r] is the length of rank

@@ -11,7 +11,8 @@ namespace tutti {
 
 /// Family of algorithms. Constructing an operation of a family that this build lacks throws.
 enum class CommunicationImplementation { kAuto, kRing, kNccl, kMpi, kCanonical };
-/// Parses the name ("nccl"), ignoring case. Throws kInvalidArgument listing the names.
+/// Parses the name ("nccl"), ignoring case. Throws kInvalidArgument, listing the names, if it is
+/// unknown.
 CommunicationImplementation parse_communication_implementation(std::string_view text);
 std::string_view to_string(CommunicationImplementation implementation);
 
@@ -19,7 +20,8 @@ std::string_view to_string(CommunicationImplementation implementation);
 /// error of its previous steps (error feedback), so no error accumulates. Rounded values are added
 /// as float32. Finite values beyond the type's range become its largest value.
 enum class WireCompression { kNone, kBFloat16, kFloat16 };
-/// Parses "none", "bfloat16" or "float16", in any case. Throws kInvalidArgument listing the names.
+/// Parses "none", "bfloat16" or "float16", ignoring case. Throws kInvalidArgument, listing the
+/// names, for any other text.
 WireCompression parse_wire_compression(std::string_view text);
 std::string_view to_string(WireCompression compression);
 

@@ -25,7 +25,8 @@ struct PendingCall;
 }  // namespace internal
 
 /// Implementation of calls on GPUs. kNccl: NCCL if it is available and each rank has its own GPU,
-/// otherwise as kHosts. kHosts: copies to host memory, where the communicator's algorithm runs.
+/// otherwise the same as kHosts. kHosts: copies to host memory, where the communicator's algorithm
+/// runs.
 enum class GpuCallsBy { kNccl, kHosts };
 
 struct CommunicatorOptions {
@@ -69,25 +70,25 @@ struct CallProgress {
 };
 
 /// The collectives of one rank. Every rank of the group makes the same calls in the same order.
-/// Operation, reduction, type, count, shape, root and name are compared; a difference throws
-/// kInvalidArgument on every rank, naming both sides and their source lines. If arguments are wrong
-/// on one rank only, all ranks throw, and the other ranks' error names that rank and its reason. If
-/// all ranks refuse a call within 2 s, the communicator stays usable. Buffers are CPU memory of any
+/// Operation, reduction, type, count, shape, root and name are compared; if they differ, every rank
+/// throws kInvalidArgument, naming both sides and their source lines. If arguments are wrong on one
+/// rank only, all ranks throw, and the other ranks' error names that rank and its reason. If all
+/// ranks refuse a call within 2 s, the communicator stays usable. Buffers are CPU memory of any
 /// alignment, except in calls with CallOptions::gpu. bfloat16 and float16 are combined as float32
 /// and rounded once. MEAN is SUM divided by size(), for floating-point types only; bool has MIN and
 /// MAX only.
 ///
-/// Other errors of any call: kDeadlineExceeded naming the ranks that did not join the call,
-/// kAborted, or kUnavailable (a peer exited). After one of these, later calls throw the same
+/// Other errors that any call may throw: kDeadlineExceeded naming the ranks that did not join the
+/// call, kAborted, or kUnavailable (a peer exited). After one of these, later calls throw the same
 /// reason.
 ///
-/// On GPUs (CallOptions::gpu), buffers are memory of one GPU, the same in all calls. A call takes
-/// its place in the order of the caller's stream. On the first call, the ranks agree on the
-/// implementation; NCCL's setup takes some seconds.
+/// On GPUs (CallOptions::gpu), buffers are memory of one GPU, the same in all calls. A call is
+/// ordered within the caller's stream. On the first call, the ranks agree on the implementation;
+/// NCCL's setup takes some seconds.
 ///
 /// *NCCL* is used if all ranks have it and each has its own GPU. The call returns when its work is
-/// in the stream. Sums have NCCL's order, which differs between machines, regardless of
-/// determinism().
+/// in the stream. NCCL determines the order of additions, which differs between machines,
+/// regardless of determinism().
 ///
 /// *The hosts* carry out the other calls: those with GpuCallsBy::kHosts, those without NCCL, every
 /// all_to_all, and every MIN or MAX of floating-point types. The call waits for the stream, and the
@@ -236,8 +237,8 @@ IndexedSlices all_reduce(Communicator& communicator, ReduceOp op, const IndexedS
                          CallOptions options = {},
                          SourceLocation where = SourceLocation::current());
 
-/// Concatenates along the first dimension, in rank order. The tensors may differ in the length of
-/// that dimension.
+/// Concatenates along the first dimension, in rank order. The length of that dimension may differ
+/// between ranks.
 Tensor all_gather(Communicator& communicator, const Tensor& value, CallOptions options = {},
                   SourceLocation where = SourceLocation::current());
 

@@ -58,7 +58,7 @@ class PendingReduction {
 
 /// The sum of a bucket of gradients, or of a slice of it, over the CPU replicas of this process.
 /// Elements are numbered within the bucket; a replica may store each segment's values at a
-/// different address. Argument of CrossDeviceOps::sum_segments(), valid until that returns.
+/// different address. Argument to CrossDeviceOps::sum_segments(), valid until that call returns.
 struct SegmentedSum {
   /// Elements [begin, end) of the bucket that belong to one variable.
   struct Segment {
@@ -113,7 +113,7 @@ class CrossDeviceOps {
   /// the same buffers, and sum_segments() on disjoint ranges of a bucket.
   virtual bool sliceable() const { return false; }
   /// Returns an upper bound on the error of a SUM or MEAN of floating-point types; `tutti conform`
-  /// checks it. The error is relative to a sum over the replicas: that of each replica's largest
+  /// checks it. The error is relative to the sum, over the replicas, of each replica's largest
   /// magnitude in the buffer. 0 means that only additions round; infinity means that there is no
   /// bound. The bound is 0 if the grade is kCanonical.
   virtual double max_relative_error() const { return 0.0; }

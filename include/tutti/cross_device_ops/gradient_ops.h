@@ -12,7 +12,7 @@
 namespace tutti {
 
 /// Returns the sum of gradients of one kind, on the device of the first one. Dense gradients are
-/// added along the canonical tree, IndexedSlices are concatenated. Throws kInvalidArgument for an
+/// added along the canonical tree; IndexedSlices are concatenated. Throws kInvalidArgument for an
 /// empty list, a mix of kinds, or differing shapes or types. Equivalent of tf's
 /// aggregate_tensors_or_indexed_slices.
 Gradient aggregate(std::span<const Gradient> gradients);
@@ -28,7 +28,7 @@ Gradient copy_to(const Gradient& gradient, Device device);
 Device device_of(const Gradient& gradient);
 
 /// Concatenates the rows of all replicas in replica order, keeping duplicates (tf's rule). MEAN
-/// divides by the number of all replicas, even for rows that only some replicas have. Throws
+/// divides by the total number of replicas, even for rows that only some replicas have. Throws
 /// kInvalidArgument if `op` is neither SUM nor MEAN, or if dense shapes or types differ; the
 /// message names the replicas.
 IndexedSlices concatenate_slices(ReduceOp op, std::span<const IndexedSlices> per_replica,

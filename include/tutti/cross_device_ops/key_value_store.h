@@ -24,7 +24,8 @@ class KeyValueStore {
   /// Sets a value atomically, replacing an existing one: readers see the full value or none.
   virtual void set(std::string_view key, std::string_view value) = 0;
   virtual std::optional<std::string> get(std::string_view key) = 0;
-  /// Returns the values of several keys, in the same order; a remote store needs only one exchange.
+  /// Returns the value of each key, in the order of `keys`. With a remote store, this takes only
+  /// one exchange.
   virtual std::vector<std::optional<std::string>> get_all(std::span<const std::string> keys);
   /// Waits for the key and returns its value. Throws kDeadlineExceeded, naming the store and the
   /// key.

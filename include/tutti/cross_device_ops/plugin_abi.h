@@ -18,7 +18,8 @@
 extern "C" {
 #endif
 
-// Reductions, element types, kinds of devices. MEAN is never passed: tutti sums and divides.
+// Reductions, element types, kinds of devices. MEAN is never passed, because tutti sums and then
+// divides.
 enum { TUTTI_SUM = 0, TUTTI_MIN = 2, TUTTI_MAX = 3, TUTTI_PRODUCT = 4 };
 enum {
   TUTTI_FLOAT32 = 0,
@@ -137,11 +138,11 @@ typedef struct tutti_cross_device_ops_v1 {
   // groups before it calls create.
   int32_t (*spans_processes)(void);
 
-  // The following functions follow the conventions of all_reduce. By default, tutti implements each
-  // with all_reduce and copies or, between processes, with its own messages. `root` and `counts`
-  // refer to the whole group; `num_replicas` is local_count. A replica's input and output must not
-  // overlap unless stated otherwise. Collectives that do not combine values (broadcast, all_gather,
-  // all_to_all) receive buffers of every type, regardless of supports().
+  // The following functions follow the conventions of all_reduce. By default, tutti implements them
+  // on top of all_reduce and copies; between processes, it uses its own messages. `root` and
+  // `counts` refer to the whole group; `num_replicas` is local_count. A replica's input and output
+  // must not overlap unless stated otherwise. Collectives that do not combine values (broadcast,
+  // all_gather, all_to_all) receive buffers of every type, regardless of supports().
 
   // Combines the inputs into *output, which may be the root's input. `output` is NULL if the root
   // is in another process.
@@ -176,8 +177,8 @@ typedef struct tutti_cross_device_ops_v1 {
   // are accessible, because the results are bit-identical. Default: 0.
   int32_t (*sliceable)(void* self);
 
-  // Names of the plugin's own options, separated by ','. Other names are refused before create.
-  // Default: no options.
+  // Names of the plugin's own options, separated by ','. Other names are refused before create is
+  // called. Default: no options.
   const char* option_names;
   // Same as all_reduce, and called instead of it, for a plugin that keeps state per buffer between
   // calls. `id` and `name` (null-terminated) identify the buffer, such as a bucket of gradients:
@@ -186,7 +187,7 @@ typedef struct tutti_cross_device_ops_v1 {
   int32_t (*all_reduce_named)(void* self, uint64_t id, const char* name, int32_t op,
                               const tutti_buffer_v1* replicas, uint32_t num_replicas,
                               int64_t timeout_ms, tutti_error_v1* error);
-  // Upper bound on the error of a TUTTI_SUM of floating-point types. Its unit: each replica's
+  // Upper bound on the error of a TUTTI_SUM of floating-point types, in units of each replica's
   // largest magnitude in the buffer, summed over the replicas. 0 means that only additions round;
   // INFINITY means that there is no bound. It is 0 with TUTTI_GRADE_CANONICAL. Default: 0.
   double (*max_relative_error)(void* self);

@@ -46,8 +46,9 @@ using ConfigurableOpsFactory = std::function<std::unique_ptr<CrossDeviceOps>(
 /// before the factory is called.
 void register_cross_device_ops(const std::string& name, ConfigurableOpsFactory factory,
                                std::vector<std::string> option_names);
-/// Returns all names: built-in ones (canonical, hierarchical_copy, reduction_to_one_device, ring,
-/// nccl, mpi) first, then those of the plugins in TUTTI_PLUGINS and of other registrations.
+/// Returns all names: first the built-in ones (canonical, hierarchical_copy,
+/// reduction_to_one_device, ring, nccl, mpi), then those that the plugins in TUTTI_PLUGINS or the
+/// program registered.
 std::vector<std::string> registered_cross_device_ops();
 /// Returns the names of operations for one process on devices of this type: all except mpi and, on
 /// CPUs, nccl.
@@ -80,7 +81,7 @@ struct CrossDeviceOpsSpec {
 CrossDeviceOpsSpec make_cross_device_ops(const std::string& name,
                                          const CommunicationOptions& options = {},
                                          const std::string& plugin_options = "");
-/// Builds the operation. Throws kInvalidArgument if the group's world size does not fit its local
+/// Builds the operation. Throws kInvalidArgument if the group's world size does not match its local
 /// devices, or if the implementation contradicts the name, and kUnimplemented if this build lacks
 /// the operation.
 std::unique_ptr<CrossDeviceOps> build_cross_device_ops(const CrossDeviceOpsSpec& spec,

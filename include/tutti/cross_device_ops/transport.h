@@ -24,14 +24,14 @@ class Work {
   /// Makes progress without blocking; returns true if the operation has ended. Throws as wait()
   /// does.
   virtual bool test() = 0;
-  /// Waits until this work has ended. Throws kDeadlineExceeded naming the peer; kAborted with the
-  /// reason of Transport::abort(); kUnavailable if the peer exited; and, after receiving the head,
-  /// kInvalidArgument naming both lengths if the length of the body is not the one passed to
+  /// Waits until this work has ended. Throws kDeadlineExceeded, naming the peer; kAborted with the
+  /// reason passed to Transport::abort(); kUnavailable if the peer exited; and, after receiving the
+  /// head, kInvalidArgument, naming both lengths, if the body's length is not the one passed to
   /// recv().
   virtual void wait(TimePoint deadline) = 0;
 };
 
-/// Totals sent by a rank: message heads and bodies, without the transport's own framing.
+/// Totals sent by a rank: message heads and bodies, excluding the transport's own framing.
 struct TransportStats {
   std::uint64_t messages_sent = 0;
   std::uint64_t bytes_sent = 0;

@@ -77,9 +77,9 @@ namespace internal {
 /// known.
 Dataset augment_batches(const Dataset& dataset, AugmentFunction fn, AugmentOptions options);
 
-/// Returns a number in [0, 1] from Beta(a, b), a and b > 0. The number is a function of the stream,
-/// which must not be used for anything else. Computed as X / (X + Y) with X and Y from gamma
-/// distributions (Marsaglia, Tsang: "A simple method for generating gamma variables", 2000).
+/// Returns a number in [0, 1] from Beta(a, b), where a and b are > 0. The number is a function of
+/// the stream, which must not be used for anything else. Computed as X / (X + Y) with X and Y from
+/// gamma distributions (Marsaglia, Tsang: "A simple method for generating gamma variables", 2000).
 double sample_beta(const RandomStream& random, double a, double b);
 }  // namespace internal
 

@@ -72,9 +72,9 @@ struct CsvOptions {
 /// locale does not affect how numbers are parsed.
 ///
 /// Immediately throws kNotFound or kInvalidArgument for files, columns and types that are missing
-/// or do not fit, such as a text column without a vocabulary. While reading, throws an error that
+/// or unsuitable, such as a text column without a vocabulary. While reading, throws an error that
 /// names the path, line and column: kDataLoss for files of another kind, malformed records and a
-/// wrong number of fields; kInvalidArgument for a field that does not fit its column;
+/// wrong number of fields; kInvalidArgument for a field that does not match its column;
 /// kResourceExhausted if max_line_bytes or limits are exceeded. After a refused field or record,
 /// the pass can continue.
 Dataset csv_dataset(std::vector<std::string> paths, CsvOptions options = {});

@@ -1,4 +1,4 @@
-// Datasets, in which each call wraps a source in a decorator, and their sharding over workers.
+// Datasets, in which each call wraps a source in a decorator, and their sharding across workers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -63,9 +63,9 @@ class DatasetSource {
   virtual std::optional<int> batch_depth() const { return std::nullopt; }
   /// Returns true if the last batch may have fewer rows.
   virtual bool may_end_in_partial_batch() const { return false; }
-  /// Returns the shard of the whole pass that this source yields, if workers share the files or
-  /// elements of a pass. Keys of random numbers (augment(), map()) contain the element's number in
-  /// the whole pass, so that no two workers draw the same numbers.
+  /// Returns the shard of the full pass that this source yields, if workers share the files or
+  /// elements of a pass. Keys for random numbers (augment(), map()) contain the element's number in
+  /// the full pass, so that no two workers draw the same numbers.
   virtual PassShard pass_shard() const { return {}; }
 
   /// Returns the sources that this one reads from, in order, so that auto_shard() can rewrite
@@ -279,8 +279,8 @@ AutoShardChoice choose_auto_shard(const Dataset& dataset, int num_workers, AutoS
 /// choose_auto_shard(). With kFile, each source reads only the worker's files, in their order, and
 /// elements paired by zip() stay paired if paired files hold the same number of elements. kData
 /// keeps every num_workers-th element; if the pipeline ends in prefetch(), only these are
-/// prefetched. A non-empty pass with fewer elements than workers throws kInvalidArgument:
-/// auto_shard() throws if the number of elements is known, otherwise the pass does at its first
+/// prefetched. If a non-empty pass has fewer elements than workers, auto_shard() throws
+/// kInvalidArgument if the number of elements is known; otherwise, the pass throws it at its first
 /// element. Caches start empty. With one worker, returns `dataset` for every policy. Throws
 /// kInvalidArgument unless 0 <= index < num_workers.
 Dataset auto_shard(const Dataset& dataset, int num_workers, int index, AutoShardPolicy policy);

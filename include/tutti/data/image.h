@@ -103,8 +103,8 @@ struct ImageFolderOptions {
   std::vector<std::string> class_names = {};
   /// Seed for a shuffled order, which is drawn once. Default: ascending order, class by class.
   std::optional<std::uint64_t> seed = {};
-  /// Fraction of the images used for validation: the last ones of the shuffled order. `seed` must
-  /// be set, to the same value for both subsets.
+  /// Fraction of the images used for validation: the last ones in shuffled order. `seed` must be
+  /// set, to the same value for both subsets.
   double validation_split = 0.0;
   Subset subset = Subset::kAll;
   /// Number of images decoded concurrently; 1: the caller's thread decodes them.

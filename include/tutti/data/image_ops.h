@@ -26,8 +26,8 @@ Tensor crop_to_bounding_box(const Tensor& image, std::int64_t top, std::int64_t 
 /// With kReflect, each margin outside the image must be smaller than the image.
 Tensor crop_or_pad_to_bounding_box(const Tensor& image, std::int64_t top, std::int64_t left,
                                    std::int64_t height, std::int64_t width, PaddingMode mode);
-/// Returns the centre of the image (Keras's CenterCrop). If an odd number of pixels is cut off, one
-/// more is cut off at the end.
+/// Returns the centre of the image (Keras's CenterCrop). If an odd number of pixels is cut off, the
+/// extra one is cut off at the end.
 Tensor center_crop(const Tensor& image, std::int64_t height, std::int64_t width);
 /// Crops at the centre if the image is too large; adds zeros around it if it is too small.
 Tensor resize_with_crop_or_pad(const Tensor& image, std::int64_t height, std::int64_t width);

@@ -27,7 +27,7 @@ namespace internal {
 void require_within(const InputLimits& limits, std::uint64_t unpacked, std::uint64_t packed,
                     const std::string& source);
 
-/// Returns the result of `read`. Throws kResourceExhausted naming `source` if memory runs out.
+/// Returns the result of `read`. Throws kResourceExhausted, naming `source`, if memory runs out.
 template <class Read>
 auto name_when_out_of_memory(const std::string& source, Read read) {
   try {

@@ -14,8 +14,8 @@ namespace tutti {
 
 /// Parses the bytes of a .npy file (versions 1.0 to 3.0). Types: f2, f4, f8, i4, i8, u1, b1; i1, i2
 /// and u2 become int32, u4 becomes int64. Big-endian and Fortran order are converted. `source`
-/// names the bytes in errors. Throws kDataLoss, with offset, expected content and actual content,
-/// for invalid bytes, and kUnimplemented for types that tensors do not support.
+/// names the bytes in errors. Throws kDataLoss, with the offset, the expected content and the
+/// actual content, for invalid bytes, and kUnimplemented for types that tensors do not support.
 Tensor parse_npy(std::string_view bytes, const std::string& source);
 /// Returns a .npy file, version 1.0, as numpy.save writes it: little-endian, C order.
 std::string format_npy(const Tensor& tensor);

@@ -39,7 +39,7 @@ ImageData read_cifar10(const std::string& directory, Split split);
 ImageData read_cifar10_file(const std::string& path);
 
 /// Returns elements {features float32 [height, width, channels] in [0, 1], labels int64 []}.
-/// Converts all images in this call, which takes 4 bytes of memory per value.
+/// Converts all images during the call and takes 4 bytes of memory per value.
 Dataset image_dataset(const ImageData& data);
 /// Returns image_dataset(read_mnist(directory, split)).
 Dataset load_mnist(const std::string& directory, Split split = Split::kTrain);

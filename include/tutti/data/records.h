@@ -108,8 +108,8 @@ struct ListFilesOptions {
 /// Returns the paths that match `pattern`, sorted bytewise in every locale. In "train-*.tfrecord"
 /// `*` matches any characters except "/", `?` one such character, "[a-c]" one of several, and "\*"
 /// a star. A leading dot is matched only by a dot. Like tf.data.Dataset.list_files. Use it for
-/// readers of several files: `tfrecord_dataset(list_files(p))`. Throws kNotFound naming the pattern
-/// if nothing matches, kUnavailable for a folder that cannot be read.
+/// readers of several files: `tfrecord_dataset(list_files(p))`. Throws kNotFound, naming the
+/// pattern, if nothing matches, and kUnavailable for a folder that cannot be read.
 std::vector<std::string> list_files(const std::string& pattern, ListFilesOptions options = {});
 
 // tf.train.Example: named lists of byte strings, floats or integers, encoded as protobuf.
@@ -122,7 +122,7 @@ using Feature = std::variant<std::monostate, std::vector<std::string>, std::vect
 using Example = std::map<std::string, Feature>;
 
 /// Parses protobuf bytes as any protobuf reader would: packed or not, in any order; the last value
-/// of a name counts, and unknown fields are skipped. `source` names the bytes in errors. Throws
+/// for a name wins, and unknown fields are skipped. `source` names the bytes in errors. Throws
 /// kDataLoss with the offset.
 Example parse_example(std::string_view bytes, const std::string& source);
 

@@ -29,7 +29,7 @@ class BytePairTokenizer {
   /// Returns the text of the tokens, including special ones. It may contain any bytes, because a
   /// token may hold part of a character. decode(encode(text)) is the normalized text, with a
   /// leading space if the tokenizer adds one, and without the spaces that an added token absorbs.
-  /// Throws kOutOfRange if a number does not belong to a token, naming the number.
+  /// Throws kOutOfRange, naming the number, if a number does not belong to a token.
   std::string decode(std::span<const std::int64_t> tokens) const;
 
   /// Returns the largest token number plus 1, which is the number of rows that an Embedding needs.

@@ -28,7 +28,7 @@ struct ModelCheckpointOptions {
   int max_to_keep = 0;
   /// Number of batches between saves. Default: saves after each epoch.
   std::optional<std::int64_t> save_freq = std::nullopt;
-  /// Initial best value with save_best_only, so that only better epochs are saved.
+  /// Initial best value for save_best_only: only better epochs are saved.
   std::optional<double> initial_value_threshold = std::nullopt;
 };
 
@@ -89,9 +89,9 @@ struct BackupAndRestoreOptions {
 /// an uninterrupted fit(). Restores weights, optimizer, random state, position in the epoch (no
 /// example is repeated or lost), metrics, callbacks and history from the newest intact version in
 /// `backup_dir`; without one, training starts from the beginning. Saves on a background thread.
-/// With several workers the chief writes, selects the version to restore and sends it to the other
-/// workers, which need no access to its disk. The resumed fit() must have the same callbacks; the
-/// position of this callback in the list does not matter. A different global batch size throws
+/// With several workers, the chief writes, selects the version to restore, and sends it to the
+/// other workers, which need no access to its disk. The resumed fit() must have the same callbacks;
+/// the position of this callback in the list does not matter. A different global batch size throws
 /// kFailedPrecondition in the middle of a pass, but not between passes. Use a separate folder for
 /// each fit() of a program. Keras's BackupAndRestore.
 class BackupAndRestore : public Callback {

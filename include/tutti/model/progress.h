@@ -1,5 +1,5 @@
-// Progress display of an epoch: one line, updated in place on a terminal, or else printed once at
-// the end of the epoch.
+// Progress display of an epoch: one line, updated in place on a terminal and otherwise printed once
+// at the end of the epoch.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,9 +14,9 @@
 
 namespace tutti {
 
-/// Output of fit() and evaluate(), with Keras's numbers. kProgress: on a terminal, writes the
-/// epoch's number and a line of values that is rewritten during the epoch; on other outputs, same
-/// as kLinePerEpoch. kLinePerEpoch: writes one line at the end of each epoch.
+/// Output of fit() and evaluate(); the values have the same numbers as in Keras. kProgress: on a
+/// terminal, writes the epoch's number and a line of values that is rewritten during the epoch; on
+/// other outputs, same as kLinePerEpoch. kLinePerEpoch: writes one line at the end of each epoch.
 enum class Verbosity { kSilent = 0, kProgress = 1, kLinePerEpoch = 2 };
 
 /// Time spent in an epoch, in seconds. input_wait is measured on the thread that calls run();

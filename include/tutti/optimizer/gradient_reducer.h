@@ -37,8 +37,8 @@ class GradientReducer {
   /// Passes the gradient of variables[index], where `variables` is the argument of begin(). The
   /// gradient may be empty (is_none()). Call it once per index, in any order.
   virtual void ready(std::size_t index, const Gradient& gradient) = 0;
-  /// Waits for all replicas and returns the sums over replicas, in the order of begin() and equal
-  /// on all replicas; the sum is empty (is_none()) if no replica has a gradient. After finish()
+  /// Waits for all replicas and returns the sums over replicas, in the order passed to begin() and
+  /// equal on all replicas; a sum is empty (is_none()) if no replica has a gradient. After finish()
   /// returns, no replica reads values that this step computed from variables, so updates may start.
   virtual std::vector<Gradient> finish() = 0;
   /// Returns true if, for some variables, finish() returned only this replica's shard of the sum:
@@ -79,8 +79,8 @@ namespace internal {
 /// In a replica, waits until all replicas have finished reading, runs `write`, and returns when all
 /// replicas have run it. Outside replicas, just runs `write`.
 void with_exclusive_access(const std::function<void()>& write);
-/// Clips `gradients`: the results of `reducer`, which may be shards, or full gradients if `reducer`
-/// is nullptr. Norms are those of the full gradients in both cases.
+/// Clips `gradients`, which are the results of `reducer` (possibly shards) or, if `reducer` is
+/// nullptr, full gradients. Norms are those of the full gradients in both cases.
 std::vector<Gradient> clip_gradients(std::vector<Gradient> gradients,
                                      const ClippingOptions& options, GradientReducer* reducer);
 }  // namespace internal

@@ -14,8 +14,8 @@ struct LambHyperparameters {
   double epsilon = 1e-6;
 };
 
-/// LAMB, t = iteration + 1: m and v as Adam's; r = m / (1 - beta_1^t) / (sqrt(v / (1 - beta_2^t)) +
-/// epsilon) + weight_decay * w; w -= lr * |w| / |r| * r, or lr * r where either norm is 0. Slots
+/// LAMB, t = iteration + 1: m and v as in Adam; r = m / (1 - beta_1^t) / (sqrt(v / (1 - beta_2^t))
+/// + epsilon) + weight_decay * w; w -= lr * |w| / |r| * r, or lr * r where either norm is 0. Slots
 /// "momentum" and "velocity".
 using LambRule = RuleWith<LambHyperparameters>;
 

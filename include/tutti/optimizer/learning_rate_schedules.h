@@ -16,7 +16,7 @@
 namespace tutti {
 
 /// Learning rate as a pure function of the iteration (number of updates so far). Immutable and
-/// thread-safe. keras.optimizers.schedules.LearningRateSchedule.
+/// thread-safe. Corresponds to keras.optimizers.schedules.LearningRateSchedule.
 class LearningRateSchedule {
  public:
   virtual ~LearningRateSchedule() = default;
@@ -137,7 +137,7 @@ struct CosineDecayRestartsOptions {
 
 /// Cosine decay with restarts (Loshchilov and Hutter, "SGDR", ICLR 2017) in Keras's form. Rate:
 /// initial * ((1 - alpha) * m_mul^period * (1 + cos(pi * fraction of the period)) / 2 + alpha).
-/// keras.optimizers.schedules.CosineDecayRestarts.
+/// Same as keras.optimizers.schedules.CosineDecayRestarts.
 using CosineDecayRestarts = ScheduleWith<CosineDecayRestartsOptions>;
 
 // Linear warm-up for any schedule, and warm-up-stable-decay.

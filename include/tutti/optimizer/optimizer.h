@@ -74,7 +74,7 @@ double sum_of_squares(const Gradient& gradient);
 std::vector<Gradient> clip_gradients(std::vector<Gradient> gradients,
                                      const ClippingOptions& options);
 
-// Options that all optimizers share, in addition to the hyperparameters of their rules.
+// Options shared by all optimizers, in addition to the hyperparameters of their rules.
 
 /// Options for the exponential moving average of weights (Keras's use_ema). After each update,
 /// average = momentum * average + (1 - momentum) * weight; averages start at the initial weights.
@@ -109,10 +109,10 @@ struct OptimizerOptions {
   std::optional<double> loss_scale_factor = std::nullopt;
   std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
   /// Number of calls per update. An update averages the gradients of its calls, then sums the means
-  /// over replicas. May change between save and restore; the mean still contains the gradients
-  /// accumulated so far.
+  /// over replicas. The number may change between save and restore; the mean still contains the
+  /// gradients accumulated so far.
   std::int64_t gradient_accumulation_steps = 1;
-  std::string name = "";  // empty: the rule's name
+  std::string name = "";  // if empty, the rule's name is used
 };
 
 /// Returns the shared fields of an optimizer's options.
@@ -142,9 +142,10 @@ class GradientReducer;
 class StepRecorder;
 
 /// kSum: apply_gradients() sums the gradients over replicas first. kNone: the caller has summed
-/// them (Keras's skip_gradients_aggregation). Then all replicas must pass equal gradients for every
-/// variable, shared or copied; otherwise throws kInvalidArgument, naming the variable and the
-/// replicas. Each replica's component of an ON_READ variable uses that replica's gradient.
+/// them (Keras's skip_gradients_aggregation). In that case, all replicas must pass equal gradients
+/// for every variable, shared or copied; otherwise apply_gradients() throws kInvalidArgument,
+/// naming the variable and the replicas. Each replica's component of an ON_READ variable uses that
+/// replica's gradient.
 enum class GradientAggregation { kSum, kNone };
 struct ApplyOptions {
   GradientAggregation aggregation = GradientAggregation::kSum;
@@ -250,7 +251,7 @@ class Optimizer {
   std::vector<Variable> variables_;
   std::vector<bool> decays_;                  // one flag per variable
   std::vector<std::vector<Variable>> slots_;  // slots of each variable
-  std::vector<Variable> averages_;            // one per variable; empty: no moving averages
+  std::vector<Variable> averages_;            // one per variable; empty without moving averages
   Variable iterations_;
   Variable learning_rate_;
   std::unique_ptr<internal::DynamicLossScale> dynamic_loss_scale_;

@@ -84,7 +84,7 @@ void add_optimizer_options(const std::type_info& type,
 }  // namespace internal
 
 /// Registers a custom optimizer's options, so that Model::save() can write them and load_model()
-/// can read them. Throws kAlreadyExists when called twice.
+/// can read them. Throws kAlreadyExists if Options is already registered.
 template <class Options>
 void register_optimizer() {
   internal::add_optimizer_options(

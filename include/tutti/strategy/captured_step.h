@@ -149,7 +149,7 @@ namespace internal {
 /// Captured graphs of one step function, keyed by signature. One thread per replica calls run().
 class CapturedCalls {
  public:
-  /// One replica's call of the step function. `body` runs the function with `inputs` in place of
+  /// One replica's call to the step function. `body` runs the function with `inputs` in place of
   /// the arguments' tensors and returns the tensors of its result.
   struct Call {
     std::vector<Tensor> inputs;

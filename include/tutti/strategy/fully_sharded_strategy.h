@@ -22,7 +22,7 @@ struct TeamSetup;
 
 /// Options of FullyShardedStrategy.
 struct FullyShardedOptions {
-  /// With several workers, `replicas` is the number of replicas on all workers, as in
+  /// With several workers, `replicas` is the number of replicas across all workers, as in
   /// MultiWorkerOptions.
   LocalStrategyOptions local = {};
   /// ZeRO stage, which selects the values that are sharded across the replicas. 1: optimizer slots.

@@ -19,7 +19,7 @@ struct TeamSetup;
 class StateDigest;
 }  // namespace internal
 
-/// Options for this worker's replicas, for connections between workers, and for checks for slow or
+/// Options for this worker's replicas, for connections between workers, and for detecting slow or
 /// corrupt workers. Must be equal on all workers, except for the devices in `local`.
 struct MultiWorkerOptions {
   /// Options for this worker, except that `replicas` and `replica_weights` cover all workers.

@@ -46,7 +46,7 @@ const T& argument_of_replica(const PerReplica<T>& value, std::size_t replica) {
 /// Base class of strategies, which distribute training over replicas. Concurrent calls from user
 /// threads are serialized. A subclass decides where variables are stored; the StrategyExtended
 /// member implements what is common to strategies that run replicas on threads, and owns those
-/// threads. Not copyable. tf.distribute.Strategy.
+/// threads. Not copyable. Corresponds to tf.distribute.Strategy.
 class Strategy {
  public:
   virtual ~Strategy();
@@ -159,8 +159,8 @@ class Strategy {
   /// Returns true if the variable was created in the scope of this strategy.
   bool variable_created_in_scope(const Variable& variable) const;
 
-  /// Returns the values of this process's replicas; for a value that is not distributed, a list of
-  /// that one value.
+  /// Returns the values of this process's replicas; for a value that is not distributed, a list
+  /// with only that value.
   template <class T>
   const std::vector<T>& local_results(const PerReplica<T>& value) const {
     return value.values();

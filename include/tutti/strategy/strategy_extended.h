@@ -82,10 +82,11 @@ class StrategyExtended {
 
   /// Calls body once per local replica, on the replica's thread; see Strategy::run().
   void run(const std::function<void(ReplicaContext&)>& body);
-  /// Creates the storage of a variable. ON_READ: one component per replica. Otherwise components
-  /// are placed by `placement`, and every write keeps them equal; nullptr: one component on each
-  /// device of the replicas. With options.on_host on GPUs: one component, in host memory. Replicas
-  /// that share a component share the work of its updates. Throws as is_on_read() does.
+  /// Creates the storage of a variable. ON_READ: one component per replica. Otherwise, `placement`
+  /// places the components, and every write keeps them equal; if it is nullptr, each of the
+  /// replicas' devices has one component. With options.on_host on GPUs: one component, in host
+  /// memory. Replicas that share a component share the work of its updates. Throws as is_on_read()
+  /// does.
   std::shared_ptr<VariableStorage> create_storage(
       const Tensor& initial_value, VariableOptions options,
       std::shared_ptr<const Placement> placement = nullptr);
@@ -93,7 +94,7 @@ class StrategyExtended {
   /// unknown synchronization or aggregation, and for the synchronization NONE.
   bool is_on_read(const VariableOptions& options) const;
   /// Returns the index of the replica that applies updates to the next variable, which has
-  /// `num_bytes`. Chooses the replica to which the fewest bytes have been assigned.
+  /// `num_bytes` bytes. Chooses the replica to which the fewest bytes have been assigned.
   int next_work_number(std::size_t num_bytes);
   /// Sets an action that one replica runs after each update in a step, when all replicas have
   /// applied their updates and before any of them continues.

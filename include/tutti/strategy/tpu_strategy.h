@@ -19,7 +19,8 @@ namespace tutti {
 /// tf.distribute.cluster_resolver.TPUClusterResolver.
 class TpuClusterResolver {
  public:
-  /// `tpu`: "" or "local" for this host. Throws kUnimplemented, naming the address, for any other.
+  /// `tpu`: "" or "local" for this host. Throws kUnimplemented, naming the address, for any other
+  /// value.
   explicit TpuClusterResolver(std::string_view tpu = "");
   /// Opens the plugin and returns the number of its devices, which are xla:0, xla:1, ... If opening
   /// fails, throws kUnavailable with the reason and the remedy.

@@ -54,7 +54,7 @@ std::vector<Device> parse_devices(std::string_view list);
 /// DeviceScope (device_scope.h), or cpu:0. Throws kUnavailable if that scope names another process.
 Device current_device();
 
-/// Returns all usable GPUs, or cpu:0 if there are none: the default devices of strategies.
+/// Returns the default devices of strategies: all usable GPUs, or cpu:0 if there are none.
 std::vector<Device> default_devices();
 
 // A device name with an optional job, replica and task: tf's DeviceSpec.

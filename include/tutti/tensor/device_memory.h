@@ -26,9 +26,9 @@ struct DeviceMemory {
 /// Gives a virtual CPU device a separate memory of `bytes` bytes. Tensors created on the device use
 /// this memory, and values from other devices are copied to it instead of shared. A request beyond
 /// the limit throws kResourceExhausted with the device and the requested, used and maximum bytes.
-/// kUnlimitedMemory only counts bytes. Existing tensors stay in the memory that CPU devices share,
-/// and are not counted. Throws kUnimplemented for a GPU: use set_virtual_gpus(). The environment
-/// variable TUTTI_CPU_MEMORY sets limits in MiB for the devices that it names, e.g.
+/// With kUnlimitedMemory, bytes are only counted. Existing tensors stay in the memory that CPU
+/// devices share, and are not counted. Throws kUnimplemented for a GPU: use set_virtual_gpus(). The
+/// environment variable TUTTI_CPU_MEMORY sets limits in MiB for the devices that it names, e.g.
 /// "cpu:0-3=64,cpu:4=512". Thread-safe while no tensors are created on the device.
 /// tf.config.LogicalDeviceConfiguration.
 void set_memory_limit(Device device, std::size_t bytes);

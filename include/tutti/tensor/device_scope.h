@@ -45,7 +45,7 @@ class DeviceScope {
   /// remote (is_remote()), returns Device{} within Session::scope(), which sends tensors to that
   /// process; otherwise throws kUnavailable, naming `who` and that process.
   std::optional<Device> device(std::string_view who) const;
-  /// Returns true if the scope's job, replica or task is that of another process.
+  /// Returns true if the scope names the job, replica or task of another process.
   bool is_remote() const { return is_remote_; }
 
   /// Returns the innermost scope of this thread, or nullptr.

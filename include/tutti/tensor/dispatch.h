@@ -51,7 +51,7 @@ class SeparateObservers {
 };
 
 /// Runs an operation: allocates the outputs, runs the kernel for (device, op, dtype of input 0),
-/// and notifies the observers. In a device scope the operation runs on the scope's device, and
+/// and notifies the observers. In a device scope, the operation runs on the scope's device, and
 /// inputs from other devices are transferred first (transfer()). No kernel is called if all outputs
 /// are empty; kernels must accept empty inputs (weight gradients of an empty batch are zeros).
 /// Throws kUnimplemented, naming op, dtype and device, if there is no kernel. Outside device

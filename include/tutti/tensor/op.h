@@ -153,8 +153,8 @@ struct CumulativeSumAttributes {
   int axis = 0;
   bool exclusive = false, reverse = false;
 };
-/// Interpolation of enlarged images: the nearest pixel, or linear interpolation of the two nearest
-/// pixels in each direction, with pixel centres at half-integers.
+/// Interpolation for enlarging images: the nearest pixel, or linear interpolation of the two
+/// nearest pixels in each direction, with pixel centres at half-integers.
 enum class Interpolation : std::uint8_t { kNearest, kBilinear };
 /// Attributes of upsample2d().
 struct UpsampleAttributes {

@@ -7,8 +7,8 @@
 
 namespace tutti {
 
-/// Reduction over replicas: tf.distribute.ReduceOp, extended with MPI's operations. The numbers of
-/// the enumerators never change, because plugins depend on them.
+/// Reduction over replicas: tf.distribute.ReduceOp, extended with MPI's operations. The
+/// enumerators' values never change, because plugins depend on them.
 enum class ReduceOp { kSum = 0, kMean = 1, kMin = 2, kMax = 3, kProduct = 4 };
 
 std::string_view to_string(ReduceOp op);  // "SUM", ...

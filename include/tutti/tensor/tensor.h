@@ -129,7 +129,7 @@ class Tensor {
   /// on tapes: no gradient flows back. Waits for the value only if it moves from a GPU to another
   /// kind of device, or between GPUs without peer access.
   Tensor to(Device device) const;
-  /// Overload for the name of the device: x.to("cpu:1"). Throws as Device::parse() does.
+  /// Overload for a device name: x.to("cpu:1"). Throws as Device::parse() does.
   Tensor to(std::string_view device) const { return to(Device::parse(device)); }
   /// Returns a copy of the elements in separate memory, with a new id(). Not recorded on tapes.
   Tensor copy() const;
@@ -202,7 +202,7 @@ class MutableTensor {
   Device device() const { return device_; }
   std::int64_t num_elements() const { return shape_.num_elements(); }
   std::size_t num_bytes() const;
-  /// Returns the elements in host memory. Throws kFailedPrecondition on a GPU.
+  /// Returns the elements in host memory. Throws kFailedPrecondition if they are on a GPU.
   std::byte* data() const {
     if (device_.type != DeviceType::kCpu) [[unlikely]]
       fail_not_on_host();

@@ -8,8 +8,8 @@
 
 namespace tutti {
 
-/// Elements of a variable, with copy on write. They stay at a fixed address while captured steps
-/// (StepRecorder) use the variable. Not thread-safe.
+/// Copy-on-write storage for a variable's elements. They stay at a fixed address while captured
+/// steps (StepRecorder) use the variable. Not thread-safe.
 class VariableMemory : public std::enable_shared_from_this<VariableMemory> {
  public:
   /// Shares the elements of `initial_value` if `device` and the device that stores them are CPU

@@ -1,4 +1,4 @@
-// Reads of many variables at once, and tracking of which values are current.
+// Batched reads of variables, and tracking of which values are current.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/client/parameter_servers.h"
 #include "tutti/core/random.h"
@@ -273,7 +273,8 @@ void ParameterServers::fetch(const Caches& caches) {
     fetch_once(caches, *at_least);
     MutexLock lock(mutex_);
     at_least = replica_steps_ && num_steps_ > 0 ? replica_steps_->is_behind(caches) : std::nullopt;
-    if (Clock::system().now() > end) return;  // values of different steps; gradients go unused
+    if (Clock::system().now() > end)
+      return;  // values are from different steps; gradients go unused
   }
 }
 

@@ -58,7 +58,7 @@ class ParameterServers {
   ServerLink& link(int server) { return *links_[static_cast<std::size_t>(server)]; }
   TimePoint deadline() const;
   /// Waits for the answers to a read, which may have to wait for other workers. Throws
-  /// kDeadlineExceeded naming the awaited workers, and OriginError if a server failed.
+  /// kDeadlineExceeded, naming the awaited workers, and OriginError if a server failed.
   std::vector<OperationAnswer> wait_for_read(int server, PendingAnswers& pending);
 
   /// Returns the name that servers use for the next variable called `name`. Repeated names get a
@@ -109,7 +109,7 @@ class ParameterServers {
   void note_made(const std::vector<RemoteShard>& shards);
 
   /// Sets a function that is called before each change and can refuse the change by throwing. Must
-  /// precede all other calls.
+  /// be called before all other functions.
   void set_guard(std::function<void()> guard) { guard_ = std::move(guard); }
   /// Adds a change to a shard, and invalidates the cache.
   void change(int server, Operation operation);

@@ -17,7 +17,7 @@ namespace tutti::internal {
 
 struct ReadCache;
 
-/// Pace of a worker that trains independently of others.
+/// Pace of a worker that trains independently of the other workers.
 struct WorkerPace {
   UpdateMode mode = UpdateMode::kAsync;  // never kSync
   int worker = 0;

@@ -38,8 +38,8 @@ struct LedgerRules {
   bool operator==(const LedgerRules&) const = default;
 };
 
-/// States of all closures. Errors follow tf: the first failure cancels queued closures, running
-/// ones are waited for, the failure is raised once, and then the next closure is accepted.
+/// States of all closures. Errors follow tf: the first failure cancels queued closures; once the
+/// running ones have ended, the failure is raised, once, and then the next closure is accepted.
 /// Functions that change the ledger throw kFailedPrecondition, and change nothing, if the event is
 /// impossible in the current state. Value type.
 class ClosureLedger {
@@ -135,7 +135,7 @@ class ClosureLedger {
   std::set<std::uint64_t> queued_;
   std::size_t num_running_ = 0;
   std::size_t num_interrupted_ = 0;  // closures that are running, or queued again
-  std::size_t num_repeated_ = 0;     // queued or running closures that had finished before
+  std::size_t num_repeated_ = 0;     // queued or running closures that had already finished once
   std::vector<ClosureFailure> failures_;
 };
 

@@ -241,8 +241,8 @@ bool ClosureQueue::end_attempt(const AssignedClosure& assigned, const std::funct
   return true;
 }
 
-/// Reports the failure of a closure that had finished before a rollback, because its changes are
-/// lost.
+/// If this closure has failed, reports data loss: it had finished before a rollback, and its
+/// changes are lost.
 void ClosureQueue::require_no_failure(std::uint64_t number) {
   const auto& failures = ledger_.failures();
   const auto failure = std::ranges::find(failures, number, &ClosureFailure::closure);

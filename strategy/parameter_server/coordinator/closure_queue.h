@@ -27,7 +27,7 @@ class ScheduledWork {
   const std::shared_ptr<RemoteResult>& result() const { return result_; }
   /// Returns the approximate number of bytes that this object keeps.
   std::size_t num_bytes() const { return num_bytes_; }
-  /// Completes the result with an error: the closure failed (ClosureError) or was cancelled
+  /// Completes the result with an error, because the closure failed (ClosureError) or was cancelled
   /// (kCancelled). Called once. Requires: the queue's lock held.
   void ended(const Error& error) const;
 
@@ -49,7 +49,7 @@ struct ClosureQueueOptions {
   /// lock held. If it is empty, every worker may be given one.
   std::function<bool(int worker)> is_present = {};
   LedgerRules rules = {};
-  /// Initial values of ClosureLedger: number of the first closure, and generation of closure ids.
+  /// Initial values for ClosureLedger: number of the first closure, and generation of closure ids.
   std::uint64_t first_number = 0;
   std::uint64_t generation = 1;
 };
@@ -103,7 +103,7 @@ class ClosureQueue {
   bool put_back(const AssignedClosure& assigned, AttemptReport report);
 
   /// Waits until no closure is queued or running. After a failure, waits only for running closures,
-  /// and throws ClosureError for the failures since the last call, which it clears. Throws
+  /// clears the failures since the last call, and throws ClosureError for them. Throws
   /// kDeadlineExceeded naming the running closures, and kCancelled after stop().
   void wait(TimePoint deadline = TimePoint::max());
   /// Returns true if no closure is queued or running. If a closure failed, waits until the running

@@ -96,7 +96,7 @@ void CoordinatorCore::start() {
     queue_.stop(Error(ErrorCode::kUnavailable, why));
   });
   watch_servers();
-  // Starts above the instance numbers of earlier coordinators, which must not be reused.
+  // Starts above earlier coordinators' instance numbers, which must not be reused.
   next_instance_.store((queue_.generation() - 1) << 32);
   for (int worker = 0; worker < strategy_.num_workers(); ++worker) {
     auto link = strategy_.connect_worker(worker, registry_);
@@ -530,7 +530,8 @@ PerWorkerDatasetOf<Iterator> ClusterCoordinator::define_dataset(
         const auto workers = static_cast<std::uint64_t>(num_workers);
         return make(context, instance * workers + static_cast<std::uint64_t>(worker));
       });
-  // Weak, so that a dataset that outlives the coordinator does not keep its threads alive.
+  // A weak pointer, so that a dataset that outlives the coordinator does not keep the coordinator's
+  // threads alive.
   return PerWorkerDatasetOf<Iterator>([core = std::weak_ptr(core_), id, type] {
     const auto alive = core.lock();
     if (alive == nullptr) {

@@ -87,8 +87,8 @@ class CoordinatedStrategy {
   /// If must_serve(): serves until the chief is done or lost, and returns this process's exit code.
   virtual int serve(internal::StepRegistry&) { return 0; }
 
-  /// On the chief: calls its argument, on any thread, if the job declares this coordinator lost
-  /// while the returned object exists. Its destructor waits for a running call.
+  /// On the chief: calls the given function, on any thread, if the job declares this coordinator
+  /// lost while the returned object exists. The object's destructor waits for a running call.
   [[nodiscard]] virtual std::shared_ptr<void> when_over(
       std::function<void(const std::string& why)>) {
     return nullptr;

@@ -189,7 +189,7 @@ void JobCheckpoint::wait_for_work() {
   const MutexLock lock(mutex_);
   (void)changed_.wait_until(mutex_, next_at_,
                             [this]() TUTTI_REQUIRES(mutex_) { return is_called() || is_due(); });
-  // The wait ended without work: check again after another interval.
+  // The wait ended without any work to do, so check again after another interval.
   if (!is_called() && !is_due()) {
     next_at_ = deadline_after(Clock::system().now(), options_.checkpoint_interval);
   }
@@ -389,8 +389,8 @@ std::optional<CheckpointFile> JobCheckpoint::newest_version() {
   return std::nullopt;
 }
 
-/// Restores the servers from `version`. Afterwards, their values reflect only the closures that are
-/// part of it.
+/// Restores the servers from `version`. Afterwards, the servers' values reflect only the closures
+/// that `version` includes.
 void JobCheckpoint::restore(const CheckpointFile& version) {
   const std::vector<RemoteShard> shards = shards_in(version);
   servers_.close(queue_.generation());
@@ -426,8 +426,8 @@ bool JobCheckpoint::has_lost_server() {
   }
 }
 
-/// Throws if variables were changed outside closures after the last checkpoint, because running
-/// the closures again does not restore these changes.
+/// Throws if variables were changed outside closures since the last checkpoint, because running the
+/// closures again does not restore these changes.
 void JobCheckpoint::require_no_outside_change(const std::string& why) const {
   if (servers_.servers().num_outside_changes() == saved_outside_.load()) return;
   fail(ErrorCode::kDataLoss, why, ": variables have been changed outside closures since the last ",

@@ -75,7 +75,7 @@ class JobCheckpoint {
   ClosureQueue& queue_;
   ServerGroup& servers_;
   const ClusterCoordinatorOptions options_;
-  /// Number of server losses and failures, and how many of them recover() has handled.
+  /// Number of server losses and failures, and number of these that recover() has handled.
   std::atomic<std::uint64_t> num_troubles_{0}, num_handled_{0};
   std::atomic<std::uint64_t> saved_outside_{
       0};  // number of changes outside closures in the last version

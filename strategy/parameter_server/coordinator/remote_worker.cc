@@ -119,7 +119,7 @@ TaskOutcome RemoteWorker::run(const WorkerTask& task) {
     outcome = decode_outcome(reply->wait(TimePoint::max()));
   } catch (const Error& error) {
     lost = error;
-    connection->client->fail_all(error);  // the error may also be that the answer was invalid
+    connection->client->fail_all(error);  // the error may also mean that the answer was invalid
   }
   const MutexLock lock(mutex_);
   std::deque<Sent>& sent = connection->sent;
@@ -161,8 +161,8 @@ void RemoteWorker::connect_again_and_again() {
   }
 }
 
-/// Opens a connection and sends a hello. Meanwhile, stop() and the job can end the call through
-/// greeted_.
+/// Opens a connection and sends a hello. While the hello is pending, stop() and the job can end it
+/// through greeted_.
 std::shared_ptr<RemoteWorker::Connection> RemoteWorker::open() {
   auto connection = std::make_shared<Connection>();
   try {

@@ -22,11 +22,13 @@ struct RemoteWorkerOptions {
   /// Opens a connection; called on the link's thread, and called again after a loss or an error.
   /// Errors are logged at intervals.
   std::function<std::unique_ptr<RpcClient>()> connect = {};
-  /// Registers a callback for as long as the returned object exists. It is called when the job
-  /// declares the worker lost. If when_lost is empty, only a broken connection reveals a loss.
+  /// Registers a callback for as long as the returned object exists. The callback is called when
+  /// the job declares the worker lost. If when_lost is empty, only a broken connection reveals a
+  /// loss.
   using Lost = std::function<void(std::uint64_t incarnation, const Error& error)>;
   std::function<std::shared_ptr<void>(Lost)> when_lost = {};
-  /// Returns StepRegistry::text(). A worker whose steps differ is treated as unavailable.
+  /// Returns StepRegistry::text(). A worker whose steps differ from these is treated as
+  /// unavailable.
   std::function<std::string()> steps = {};
 };
 

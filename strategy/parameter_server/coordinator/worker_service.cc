@@ -1,4 +1,4 @@
-// Per-worker values, outcomes of tasks, and the queue of tasks from another process.
+// Per-worker values, task outcomes, and the queue of tasks received from another process.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/coordinator/worker_service.h"
 
@@ -48,7 +48,7 @@ WorkerResourceTable::Made WorkerResourceTable::make(const PerWorkerHandle& handl
 }
 
 void WorkerResourceTable::release(const PerWorkerHandle& handle) {
-  Made released;  // destroyed without the lock
+  Made released;  // destroyed after the lock is released
   MutexLock lock(mutex_);
   const auto found = made_.find({handle.id, handle.instance});
   if (found == made_.end()) return;

@@ -142,7 +142,7 @@ class TensorReader {
   PayloadReader& payload_;
 };
 
-// Settings that consecutive updates share.
+// Settings shared by consecutive updates.
 
 /// Compares bits, so that 0.0 and -0.0 count as different settings, and bit-identical NaNs count as
 /// equal.

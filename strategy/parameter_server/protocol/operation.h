@@ -85,7 +85,7 @@ struct SyncSpec {
   bool operator==(const SyncSpec&) const = default;
 };
 
-/// Text that many operations share: copies refer to the same memory. Value type.
+/// Text shared by many operations; copies refer to the same memory. Value type.
 class SharedText {
  public:
   SharedText() = default;
@@ -109,7 +109,7 @@ class SharedText {
 /// the shard, in any order; repeated rows are added in position order.
 ///
 /// With the rule kAddOnce and a SyncSpec, the gradient, which is equal on all ranks, is added once
-/// when the step is complete: for counters of synchronous steps.
+/// when the step is complete. Used for counters of synchronous steps.
 inline constexpr const char* kAddOnce = "add once";
 struct UpdateShard {
   ShardId shard = 0;
@@ -125,8 +125,8 @@ struct UpdateShard {
 /// wait (ReadShard::at_least_steps).
 struct ReadAwaited {};
 
-/// Reports that a worker that trains in synchronous steps (SyncSpec) has started or ended. After it
-/// has ended, a read fails if it waits for a step that needs the worker's gradient. A worker whose
+/// Reports that a worker that trains in synchronous steps (SyncSpec) has started or ended. After
+/// the end, a read fails if it waits for a step that needs this worker's gradient. A worker whose
 /// connection broke is in neither state, because it may be restarted.
 struct ReportWorker {
   int worker = 0;  // rank of the worker
@@ -142,10 +142,10 @@ struct StoreOrder {
   enum class Kind : std::uint8_t {
     kOpen = 1,    // serves; closures below `number` are finished, others are unknown
     kClose,       // begins this generation: other batches wait until kOpen
-    kRestore,     // sets all shards in the batch's creations, including existing ones
+    kRestore,     // sets all shards that the batch would create, even existing ones
     kList,        // answers with the existing shards (decode_specs())
     kFreeze,      // keeps the current values of all shards until the next kFreeze or kRelease
-    kReadFrozen,  // reads of the batch return the frozen values
+    kReadFrozen,  // reads in the batch return the frozen values
     kRelease,
   };
   Kind kind = Kind::kOpen;
@@ -159,8 +159,8 @@ struct StoreOrder {
 
 using Operation = std::variant<CreateShard, ReadShard, ReadRows, AssignShard, ScatterShard,
                                UpdateShard, ReadAwaited, ReportWorker, StoreOrder>;
-/// Returns true if applying the operation twice differs from applying it once (all operations
-/// except creations, reads, reports and orders).
+/// Returns true if applying the operation twice has a different effect from applying it once (all
+/// operations except creations, reads, reports and orders).
 inline bool changes_values(const Operation& operation) {
   return std::holds_alternative<AssignShard>(operation) ||
          std::holds_alternative<ScatterShard>(operation) ||

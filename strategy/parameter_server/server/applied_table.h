@@ -37,8 +37,8 @@ class AppliedTable {
   /// since.
   void note_applied(const ChangeIdentity& identity);
 
-  /// Records that the client left. Its streams are kept until kMostEndedClients more have left,
-  /// because one of its calls may still be in transit.
+  /// Records that the client has left. Its streams are kept until kMostEndedClients more clients
+  /// have left, because one of its calls may still be in transit.
   void end_client(std::uint64_t client);
 
   std::uint64_t finished_below() const { return finished_below_; }

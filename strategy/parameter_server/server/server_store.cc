@@ -561,7 +561,7 @@ void VariableStore::fail_hopeless_reads(Results& results) {
   }
 }
 
-/// Returns the ranks of the workers on whose gradients reads are waiting: int64 [n].
+/// Returns the ranks of the workers whose gradients the waiting reads still need: int64 [n].
 Tensor VariableStore::awaited_workers() const {
   std::set<std::int64_t> ranks;
   for (const auto& [id, shard] : shards_) {

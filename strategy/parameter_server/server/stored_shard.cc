@@ -107,8 +107,8 @@ bool SyncAccumulator::has_given(std::uint64_t step, int rank) const {
 
 namespace {
 
-/// Returns `args` for elements first .. first + count - 1 only. Appends the addresses of these
-/// elements in the slots to `slots`.
+/// Returns `args` restricted to elements first .. first + count - 1. For each slot, appends the
+/// address of these elements to `slots`.
 UpdateArgs part_of(const UpdateArgs& args, std::size_t first, std::size_t count,
                    std::vector<void*>& slots) {
   const std::size_t offset = first * size_of(args.dtype);

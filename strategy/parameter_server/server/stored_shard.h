@@ -77,8 +77,8 @@ struct StoredShard {
               const UpdateShard& update);
   /// Returns the ranks that have not contributed a gradient to the next synchronous step.
   std::vector<int> missing_ranks() const;
-  /// Returns an error if the next synchronous step can no longer be completed: too few ranks remain
-  /// that have sent a gradient or can still send one. `ended`: ranks that have ended. Returns
+  /// Returns an error if the next synchronous step can no longer be completed, because too few
+  /// ranks have sent a gradient or can still send one. `ended`: ranks that have ended. Returns
   /// nullopt before the first gradient.
   std::optional<Error> why_no_step(const std::set<int>& ended) const;
 
@@ -94,9 +94,9 @@ struct StoredShard {
   std::vector<WaitingRead> waiting;
 };
 
-/// Update rule that applies `rule` to the halves of a large shard on two threads. The result is
-/// bit-identical, because rules are elementwise and do not depend on the partition. This halves the
-/// time that clients wait for the answer to a push of many mebibytes. Not for rules with
+/// Update rule that applies `rule` to the halves of a large shard on two threads. This halves the
+/// time that clients wait for the answer to a push of many mebibytes. The result is bit-identical,
+/// because rules are elementwise and do not depend on the partition. Not for rules with
 /// uses_norms().
 class HalvedRule final : public UpdateRule {
  public:

@@ -14,8 +14,8 @@
 
 namespace tutti::internal {
 
-/// Variables of a task, which all sessions share by name, and the operations on them and on
-/// tensors. Thread-safe; each operation on variables is atomic.
+/// Executor of operations on tensors and on the task's variables, which all sessions share by name.
+/// Thread-safe; each operation on variables is atomic.
 class ProgramExecutor {
  public:
   /// Executes an operation and returns its outputs. Throws the errors of the operation, and

@@ -18,8 +18,8 @@
 namespace tutti {
 namespace {
 
-/// Returns the tasks that must connect: "worker 0", "worker 1". A chief may have no requests, so it
-/// is not one of them.
+/// Returns the tasks that must connect: "worker 0", "worker 1". A chief may send no requests, so it
+/// is not included.
 std::set<std::string> clients_of(const ClusterSpec& cluster, const Task& self) {
   std::set<std::string> clients;
   for (const Task& task : cluster.tasks()) {

@@ -56,8 +56,8 @@ std::shared_ptr<RpcClient> SessionCore::connect_to(const std::string& target,
 /// Opens the session on the task that `client` calls. `task` is the expected task; nullptr: any.
 void SessionCore::open(const Task* task, std::shared_ptr<RpcClient> client) {
   TaskRequest request = new_request();
-  // Shorter than this session's timeout, so that the waiting task reports the error first: only its
-  // error names the value.
+  // Shorter than this session's timeout, so that the waiting task reports the error first, because
+  // only its error names the value.
   const std::int64_t between_tasks = std::max<std::int64_t>(1, options_.timeout.count() * 3 / 4);
   request.message.set_open(static_cast<std::uint64_t>(between_tasks));
   Link link;
@@ -269,8 +269,9 @@ std::optional<std::string> SessionCore::why_lost(const Task& task, const Link& l
   }
 }
 
-/// Returns the error with lost tasks and variables added to its text. A failed operation may have
-/// the same code as a lost connection, so this function calls every task to find the lost ones.
+/// Returns the error with the lost tasks and variables added to its text. A failed operation may
+/// have the same code as a lost connection, so this function calls every task to find the lost
+/// ones.
 Error SessionCore::explained(const Error& error) {
   if (!may_be_lost_task(error.code())) return error;
   std::vector<std::string> losses;

@@ -88,7 +88,7 @@ class SessionRecorder final : public RemoteRecorder {
   std::vector<Tensor> record(const std::shared_ptr<const TaskPlace>& place,
                              ProgramOperation operation, std::span<const Tensor> inputs,
                              const std::vector<TensorSpec>& specs = {});
-  /// Returns the value of a variable at this point of the step.
+  /// Returns the value of a variable at this point in the step.
   Tensor read(const std::shared_ptr<const TaskPlace>& place, const std::string& name,
               const TensorSpec& spec);
   /// Returns the tensor of these scalars; equal scalars within a step share one tensor.
@@ -98,7 +98,7 @@ class SessionRecorder final : public RemoteRecorder {
   struct Argument {
     ValueNumber number = 0;
     Tensor tensor = {};                       // keeps the elements or the value alive
-    std::shared_ptr<RemoteValue> value = {};  // result of an earlier step; nullptr: from the host
+    std::shared_ptr<RemoteValue> value = {};  // result of an earlier step; nullptr if from the host
   };
   struct Made {
     std::shared_ptr<const TaskPlace> place = {};

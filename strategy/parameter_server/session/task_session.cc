@@ -270,8 +270,8 @@ void TaskSession::keep(std::uint64_t run, ValueNumber number, const Tensor& valu
   for (const auto& fetch : fetches) fetch->reply(encode_nest(Nest(value)));
 }
 
-/// Drops a value once all receivers have received it. Otherwise, the next update of a variable
-/// would copy the memory that it shares with the value.
+/// Drops a value once all receivers have received it. Otherwise, the next update of a variable that
+/// shares memory with the value would copy that memory.
 void TaskSession::note_fetched(std::uint64_t number, ValueNumber value, std::size_t times) {
   Run& run = runs_.at(number);
   Held& held = run.values.at(value);

@@ -125,8 +125,8 @@ struct RunningSoftmax {
   std::array<float, kQueriesOfBlock> top, sum;
 };
 
-/// Converts scores to softmax weights that are not yet divided by their sum, and rescales earlier
-/// results to the new maximum scores.
+/// Converts scores to softmax weights that are not yet normalized, and rescales earlier results to
+/// the new maximum scores.
 void gather_block(const AttentionExtent& extent, const Block& block, float* scores, float* results,
                   RunningSoftmax& running) {
   vectorized([&]() __attribute__((always_inline)) {

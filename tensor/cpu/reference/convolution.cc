@@ -131,7 +131,8 @@ void backward_filter(const KernelArgs& args) {
       [&](std::int64_t px, std::int64_t pf, std::int64_t py) { df[pf] += x[px] * dy[py]; });
 }
 
-// Sums over all dimensions except the channels: each channel separately, in row order, in double.
+// Sums over all dimensions except the channel dimension, separately for each channel, in row order,
+// in double precision.
 template <class T>
 void bias_gradient(const KernelArgs& args) {
   const auto dy = args.in<T>(0);

@@ -32,7 +32,7 @@ struct AxisGroup {
     return count;
   }
 
-  /// Returns the offset in the full tensor of the group's element `index`, in row-major order.
+  /// Returns the offset, in the full tensor, of the group's element with row-major index `index`.
   std::int64_t offset(std::int64_t index) const {
     std::int64_t result = 0;
     for (std::size_t i = sizes.size(); i-- > 0;) {

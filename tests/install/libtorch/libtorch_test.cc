@@ -162,7 +162,7 @@ void backward_recovers_after_exception(const Ranks& ranks) {
   }
 }
 
-// Expects the same parameters as Adam computes in one process with the same gradients.
+// Expects the parameters that Adam computes in one process from the same gradients.
 void sharded_optimizer_matches_adam(const Ranks& ranks) {
   std::vector<torch::Tensor> kept;
   {

@@ -433,7 +433,8 @@ TEST(RemoteService, ShutsDownImmediatelyDuringReconnect) {
     Client client(*service, 1);
     EXPECT_ERROR(client.read(5), kNotFound, "ps 3");
     proxy.cut_all();
-    // The delays cover the time from before the client notices the break until after it reconnects.
+    // The delays range from before the client notices the connection loss to after it has
+    // reconnected.
     Clock::system().sleep_for(std::chrono::microseconds(i % 25 * 100));
   }
 }
@@ -465,7 +466,7 @@ TEST(RemoteService, DestructorDisconnectsGracefully) {
   EXPECT_EQ(served.handler.num_lost, 0);
 }
 
-/// The server handles calls of a broken connection before calls of the next connection.
+/// The server handles calls from a broken connection before calls from the next connection.
 TEST(RemoteService, CallsBeforeReconnectPrecedeLaterCalls) {
   Served served(control_job::make_certificate("remote_service_order"));
   std::atomic<int> num_taken{0};

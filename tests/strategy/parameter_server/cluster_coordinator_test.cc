@@ -1,4 +1,4 @@
-// Tests the coordinator with workers in this process, and its watchdog.
+// Tests the coordinator and its watchdog, with workers in this process.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
 

@@ -97,8 +97,8 @@ inline ClusterSpec local_cluster(const std::map<std::string, int>& jobs) {
   return ClusterSpec(std::move(tasks));
 }
 
-/// Expects `body` to throw a ClosureError that has this origin and code and a message that contains
-/// `part`.
+/// Expects `body` to throw a ClosureError with this origin and code and with a message that
+/// contains `part`.
 template <class Body>
 void expect_closure_error(ErrorOrigin origin, ErrorCode code, const std::string& part,
                           const Body& body) {

@@ -64,8 +64,7 @@ TEST(OperationColumns, ConsecutiveOperationsOfEveryKindRoundTripInOrder) {
   expect_comes_back(batch_of_everything());
 }
 
-/// Encodes a batch that contains, for each change of settings, two changed updates and an unchanged
-/// one.
+/// Encodes a batch with three updates per kind of change: two with the change and one without it.
 TEST(OperationColumns, DifferentUpdatesDoNotShareSettings) {
   using Change = std::function<void(UpdateShard&)>;
   std::vector<Change> changes = {

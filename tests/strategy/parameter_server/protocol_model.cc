@@ -16,8 +16,8 @@ using Phase = ModelState::Phase;
 using OrderKind = internal::StoreOrder::Kind;
 using ClosureState = ClosureLedger::State;
 
-/// Rules that permit 100 attempts. The model may inject any number of faults, none of which should
-/// let a closure fail because of too many attempts.
+/// Rules that permit 100 attempts. The model may inject any number of faults, and none of them
+/// should make a closure fail because of too many attempts.
 constexpr internal::LedgerRules kRules = {100, true};
 /// Order that JobCheckpoint gives to all servers in each phase; kList if it gives none.
 constexpr OrderKind kOrders[] = {OrderKind::kList,       OrderKind::kList,    OrderKind::kFreeze,

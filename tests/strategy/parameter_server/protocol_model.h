@@ -8,10 +8,10 @@
 //
 // Network: a task may deliver an unconfirmed push at any time, or never. A lost and repeated push
 // therefore needs no step of its own. A *stray* is a push for which no task waits: a copy, or a
-// push of an attempt that was given up. A dead worker and a live worker that is believed dead
-// differ only in their strays, and a stray may never arrive, so both are the same fault. Orders
-// arrive at each server in sequence. As in RpcClient, an unanswered order is repeated, even for the
-// process that replaces a dead one, and a copy may be executed after the original was answered.
+// push of an abandoned attempt. A dead worker and a live worker that is believed dead differ only
+// in their strays, and a stray may never arrive, so both are the same fault. Orders arrive at each
+// server in sequence. As in RpcClient, an unanswered order is repeated, even to the process that
+// replaces a dead one, and a copy may be executed after the original was answered.
 #pragma once
 
 #include <array>
@@ -27,7 +27,7 @@
 namespace tutti::testing {
 
 inline constexpr std::size_t kMostContents = 6;
-/// Number of times that a server counted each closure's content.
+/// Number of times that a server has counted each closure content.
 using ModelCounts = std::array<std::uint8_t, kMostContents>;
 
 /// Bugs that a test can plant in the protocol.

@@ -1,5 +1,5 @@
-// Tests workers that share servers, in every update mode: results that are bit-identical to
-// MirroredStrategy's, lost and late workers, and placement of variables. Each worker is a thread
+// Tests workers that share servers, in every update mode: results (bit-identical to
+// MirroredStrategy's), lost and late workers, and placement of variables. Each worker is a thread
 // with its own strategy.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/protocol/parameter_server_modes.h"
@@ -46,7 +46,7 @@ Services make_servers(int count) {
   return servers;
 }
 
-/// Returns the sum of a counter over all servers.
+/// Returns the sum of a counter across all servers.
 std::uint64_t total_of(std::uint64_t internal::StoreCounts::*counter, const Services& servers) {
   std::uint64_t total = 0;
   for (const auto& each : servers) {
@@ -88,7 +88,7 @@ std::vector<std::string> run_in_step(const std::vector<int>& replicas, int num_s
   });
 }
 
-/// Barrier of `count` workers. Passing it inside a step proves that all workers have joined.
+/// Barrier for `count` workers. Passing it inside a step proves that all workers have joined.
 class Gathering {
  public:
   explicit Gathering(int count) : missing_(count) {}
@@ -105,8 +105,8 @@ class Gathering {
 /// Variable that every step of every worker decreases by 1.
 struct Countdown {
   Countdown() : optimizer(std::vector<Variable>{w}, {.learning_rate = 1.0}) {}
-  /// Runs one step. Returns the number of decreases before it, which is the negated value of w that
-  /// it read. Calls `between` after the read and before the update.
+  /// Runs one step. Returns the number of earlier decreases, which is the negated value of w that
+  /// the step read. Calls `between` after the read and before the update.
   int step(
       Strategy& strategy, const std::function<void()>& between = [] {}) {
     double read = 0.0;

@@ -44,11 +44,11 @@ struct HealthOptions {
   /// stopped (only possible on the server's machine). It spans eight heartbeats, so that a single
   /// late one has no effect.
   Duration silent_after = durations::kSilentAfter;
-  /// Silence after which a member counts as lost if its process is not known to have stopped. All
-  /// its threads may sleep, or its machine or link may be silent. Shorter silences have other
-  /// causes, such as a restarting switch, a full queue or repeated packet loss. A process on the
-  /// server's machine with a thread that runs or waits for a processor counts as alive
-  /// indefinitely.
+  /// Silence after which a member counts as lost if its process is not known to have stopped. For
+  /// example, all its threads may be asleep, or its machine or link may have failed. Shorter
+  /// silences have other causes, such as a restarting switch, a full queue or repeated packet loss.
+  /// A process on the server's machine with a thread that runs or waits for a processor counts as
+  /// alive indefinitely.
   Duration unreachable_after = durations::kUnreachableAfter;
   /// Time that the other members wait in a collective for a missing member before a warning is
   /// logged.

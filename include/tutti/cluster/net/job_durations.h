@@ -51,7 +51,7 @@ inline constexpr Duration kLongestStep = std::chrono::minutes(10);
 
 /// Timeout for one call to the job's control server, which answers immediately unless it is lost.
 inline constexpr Duration kServerPatience = std::chrono::seconds(30);
-/// Timeout for one attempt of an action that is retried or has a fallback, such as reporting a
+/// Timeout for one attempt at an action that is retried or has a fallback, such as reporting a
 /// failed member, reconnecting in a loop, or writing a checkpoint after a disk error.
 inline constexpr Duration kOneTry = std::chrono::seconds(1);
 

@@ -53,8 +53,8 @@ class MpiResolver : public ClusterResolver {
 
 /// Cluster of the hosts of a SageMaker job (tf's SageMakerClusterResolver). The sorted hosts of
 /// SM_HOSTS, a JSON list, are workers on `port`; SM_CURRENT_HOST is this process. The cluster is
-/// empty if the list lacks that host. Throws kFailedPrecondition "Not a SageMaker Environment"
-/// without the variables, and kInvalidArgument with the JSON path if they cannot be parsed.
+/// empty if the list lacks that host. Throws kFailedPrecondition "Not a SageMaker Environment" if
+/// the variables are not set, and kInvalidArgument with the JSON path if they cannot be parsed.
 class SageMakerResolver : public ClusterResolver {
  public:
   explicit SageMakerResolver(int port = 2223, const ResolverOverrides& overrides = {},

@@ -25,10 +25,10 @@ struct DistributedSamplerOptions {
 };
 
 /// Sampler that gives rank r of n the examples r, r + n, r + 2n, ... of an order that all ranks
-/// share. The union of the ranks' batches is the batch of one process. The order of an epoch is
-/// that of PyTorch's DistributedSampler with the same seed. A data loader owns its sampler, so the
-/// sampler counts epochs: the first reset() (a loader's begin()) begins epoch 0, each later reset()
-/// the next epoch. Not thread-safe.
+/// share. The union of the ranks' batches equals the batch of a single process. The order of an
+/// epoch is that of PyTorch's DistributedSampler with the same seed. A data loader owns its
+/// sampler, so the sampler counts epochs: the first reset() (a loader's begin()) begins epoch 0,
+/// each later reset() the next epoch. Not thread-safe.
 class DistributedSampler : public ::torch::data::samplers::Sampler<> {
  public:
   /// Samples a dataset of `size` examples. Copies the rank and the number of ranks from `ranks`,

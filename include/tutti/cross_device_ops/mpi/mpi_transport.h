@@ -1,4 +1,4 @@
-// MPI as a transport between ranks, and queries about the MPI of this process.
+// MPI as a transport between ranks, and queries about MPI in this process.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,8 +12,8 @@
 
 namespace tutti {
 
-/// Returns true if an MPI launcher (mpirun, srun with its MPI plugin) has started this process,
-/// judging by the variables that it sets. Thread-safe.
+/// Returns true if the environment shows that an MPI launcher (mpirun, srun with its MPI plugin)
+/// started this process. Thread-safe.
 bool is_started_by_mpi();
 
 /// Returns the MPI library of this program ("Open MPI v4.1.4"); empty in a build without MPI. Does

@@ -22,7 +22,7 @@ namespace tutti {
 
 /// State of a running train(), and requests that a hook can make. tf's SessionRunContext.
 struct SessionRunContext {
-  std::int64_t global_step = 0;   // number of updates so far, including earlier runs
+  std::int64_t global_step = 0;   // number of updates so far, including those in earlier runs
   double loss = 0.0;              // loss of the last step over all replicas; initially 0
   bool is_chief = true;           // true on the worker that writes and logs
   std::string model_dir;          // Estimator::model_dir()
@@ -197,7 +197,7 @@ class Estimator {
   Estimator(ModelFn model_fn, RunConfig config, std::string warm_start_from = "");
 
   /// Trains the model function. Throws kInvalidArgument if steps or max_steps is not positive, if
-  /// the data has no batch, or if the model function returns no loss or optimizer. Throws
+  /// the data has no batches, or if the model function returns no loss or optimizer. Throws
   /// kOutOfRange for a loss that is not finite.
   Estimator& train(const InputFn& input_fn, EstimatorTrainOptions options = {});
   /// Prepares training by the workers of a cluster; train_distribute must be a coordinated

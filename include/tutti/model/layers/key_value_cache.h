@@ -1,4 +1,4 @@
-// Cache of attention's keys and values, so that a call computes only new steps.
+// Cache of attention keys and values, with which a call computes only new steps.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

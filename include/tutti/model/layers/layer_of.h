@@ -56,7 +56,7 @@ class Input : public SymbolicTensor {
 
 namespace internal {
 
-/// A call of a layer, or an input.
+/// A call to a layer, or an input.
 struct GraphNode {
   std::shared_ptr<Layer> layer;  // null if this node is an input
   std::string input_name;        // name if this node is an input; may be empty

@@ -36,8 +36,8 @@ struct FocalOptions {
   double label_smoothing = 0.0;
   /// Losses are multiplied by (1 - probability of the label)^gamma.
   double gamma = 2.0;
-  /// Weight of label 1; label 0 has the weight 1 - alpha. For the categorical loss, weight of every
-  /// class.
+  /// Weight of label 1; label 0 has the weight 1 - alpha. For the categorical loss, the weight of
+  /// every class.
   double alpha = 0.25;
   /// If true, the binary loss uses alpha.
   bool apply_class_balancing = false;
@@ -56,7 +56,7 @@ Tensor sparse_categorical_crossentropy(const Operand& labels, const Operand& pre
 /// labels [batch, classes], each row a distribution.
 Tensor categorical_crossentropy(const Operand& labels, const Operand& predictions,
                                 CrossentropyOptions options = {});
-/// labels: 0 or 1, in the shape of predictions.
+/// `labels` are 0 or 1 and have the shape of `predictions`.
 Tensor binary_crossentropy(const Operand& labels, const Operand& predictions,
                            CrossentropyOptions options = {});
 
@@ -145,8 +145,8 @@ class Loss {
   /// Returns this loss for logits or for probabilities, depending on `kind`. Requires:
   /// prediction_kind_is_open().
   Loss for_predictions(PredictionKind kind) const;
-  /// takes_logits() is true for cross-entropies of logits, takes_probabilities() for those of
-  /// probabilities. Both are false for other losses and custom functions.
+  /// takes_logits() is true for cross-entropies that take logits, takes_probabilities() for those
+  /// that take probabilities. Both are false for other losses and custom functions.
   bool takes_logits() const { return kind_ == PredictionKind::kLogits; }
   bool takes_probabilities() const { return kind_ == PredictionKind::kProbabilities; }
 
@@ -174,7 +174,7 @@ struct CrossentropyLossOptions {
   double label_smoothing = 0.0;
   LossReduction reduction = LossReduction::kAuto;
 };
-/// Options for losses that have only the common options.
+/// Options for losses that need only the common ones.
 struct LossOptions {
   LossReduction reduction = LossReduction::kAuto;
 };
@@ -221,7 +221,7 @@ class PlainLoss : public Loss {
   explicit PlainLoss(LossOptions options = {}) : Loss(kFunction, options.reduction) {}
 };
 
-/// Loss objects for the functions in losses:: without options: `MeanSquaredError()`.
+/// Loss objects for the functions in losses:: that have no options: `MeanSquaredError()`.
 using MeanSquaredError = PlainLoss<&losses::mean_squared_error>;
 using MeanAbsoluteError = PlainLoss<&losses::mean_absolute_error>;
 using MeanAbsolutePercentageError = PlainLoss<&losses::mean_absolute_percentage_error>;

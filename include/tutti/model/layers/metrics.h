@@ -83,7 +83,7 @@ MeanPredictionMetric::Function hits_by_shape();
 struct ConfusionOptions {
   /// Predictions above this value are positive. Use 0 for logits.
   double threshold = 0.5;
-  /// If set, `threshold` is ignored, and the k largest predictions of a row count as positive.
+  /// If set, `threshold` is ignored, and the k largest predictions in each row count as positive.
   std::optional<int> top_k = std::nullopt;
   /// If set, only this column counts.
   std::optional<std::int64_t> class_id = std::nullopt;
@@ -116,7 +116,7 @@ class ConfusionMetric : public PredictionMetric {
   Variable counts_;  // [4]: the members of Counts, in this order
 };
 
-/// True positives / predicted positives; 0 without predicted positives.
+/// True positives / predicted positives; 0 if there are no predicted positives.
 class Precision : public ConfusionMetric {
  public:
   explicit Precision(ConfusionOptions options = {});
@@ -188,10 +188,10 @@ struct MeanIoUOptions {
   std::string name = "mean_io_u";
 };
 
-/// Mean over classes of intersection over union: true positives / (true positives + false positives
-/// + false negatives). Labels are class numbers [batch, ...]; predictions are class numbers [batch,
-/// ...] or scores [batch, ..., classes]. Classes that occur neither in labels nor in predictions do
-/// not count.
+/// Mean over classes of the intersection over union: true positives / (true positives + false
+/// positives + false negatives). Labels are class numbers [batch, ...]; predictions are class
+/// numbers [batch, ...] or scores [batch, ..., classes]. Classes that occur neither in labels nor
+/// in predictions do not count.
 class MeanIoU : public PredictionMetric {
  public:
   explicit MeanIoU(std::int64_t num_classes, MeanIoUOptions options = {});

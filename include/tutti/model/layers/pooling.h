@@ -92,7 +92,7 @@ class GlobalAveragePooling2D : public LayerOf<GlobalAveragePooling2D, GlobalPool
   explicit GlobalAveragePooling2D(LayerOptions options = {});
 };
 
-/// [batch, height, width, channels] -> [batch, channels]: the largest value of each channel.
+/// [batch, height, width, channels] -> [batch, channels]: the maximum of each channel.
 class GlobalMaxPooling2D : public LayerOf<GlobalMaxPooling2D, GlobalPooling> {
  public:
   explicit GlobalMaxPooling2D(LayerOptions options = {});
@@ -109,7 +109,7 @@ class GlobalAveragePooling1D : public LayerOf<GlobalAveragePooling1D, GlobalPool
   MaskUse mask_use() const override { return MaskUse::kOwn; }
 };
 
-/// [batch, steps, channels] -> [batch, channels]: the largest value of each channel.
+/// [batch, steps, channels] -> [batch, channels]: the maximum of each channel.
 class GlobalMaxPooling1D : public LayerOf<GlobalMaxPooling1D, GlobalPooling> {
  public:
   explicit GlobalMaxPooling1D(LayerOptions options = {});

@@ -104,8 +104,8 @@ class RandomContrast : public LayerOf<RandomContrast, RandomColour> {
 };
 
 /// Crops images [batch, height, width, channels] to their centre, in training and inference. If the
-/// surplus is odd, one more pixel is cropped at the end. Throws kInvalidArgument for images smaller
-/// than `size`.
+/// surplus is odd, the extra pixel is cropped at the end. Throws kInvalidArgument for images
+/// smaller than `size`.
 class CenterCrop : public LayerOf<CenterCrop> {
  public:
   explicit CenterCrop(Size2D size, LayerOptions options = {});

@@ -75,7 +75,7 @@ class Recurrent : public MultiLayer {
   virtual std::vector<Tensor> step(const Tensor& x, const std::vector<Tensor>& states) const = 0;
   virtual Shape bias_shape() const { return {gates_ * units_}; }
   virtual Initializer bias_initializer() const { return options_.bias_initializer; }
-  /// Returns the bias [gates * units] that is added to the products of inputs and kernel.
+  /// Returns the bias [gates * units] that is added to the products of the inputs and the kernel.
   virtual Tensor input_bias() const { return weight(2).value(); }
 
   std::int64_t units() const { return units_; }

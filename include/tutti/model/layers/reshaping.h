@@ -118,7 +118,7 @@ class Cropping2D : public LayerOf<Cropping2D> {
   Margins2D cropping_;
 };
 
-/// Pads the ends of sequences [batch, steps, channels] with zeros.
+/// Pads sequences [batch, steps, channels] with zeros at both ends.
 class ZeroPadding1D : public LayerOf<ZeroPadding1D> {
  public:
   explicit ZeroPadding1D(Margins1D padding = 1, LayerOptions options = {});

@@ -19,9 +19,9 @@ namespace tutti {
 
 /// Order of a stage's work. kAllForwardFirst (GPipe): the forward passes of all micro-batches, then
 /// all backward passes; simple, but each stage stores the activations of all micro-batches.
-/// kOneForwardOneBackward: a stage runs each backward pass as soon as possible, and stores
-/// activations of at most num_stages - stage micro-batches. In both orders, backward passes run in
-/// micro-batch order, so gradients are bit-identical.
+/// kOneForwardOneBackward: a stage runs each backward pass as soon as possible, and stores the
+/// activations of at most (num_stages - stage) micro-batches. In both orders, backward passes run
+/// in micro-batch order, so gradients are bit-identical.
 enum class PipelineOrder { kAllForwardFirst, kOneForwardOneBackward };
 
 /// Returns the order's name, for logs and flags.

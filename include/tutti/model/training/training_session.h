@@ -100,7 +100,7 @@ struct TrainingSessionOptions {
 ///     return session.finish();
 ///
 /// Works under any strategy; all workers must make the same calls. With a checkpoint_dir or
-/// save_on_signal it handles SIGINT and SIGTERM. Only one session may exist at a time. Not
+/// save_on_signal, it handles SIGINT and SIGTERM. Only one session may exist at a time. Not
 /// thread-safe.
 class TrainingSession {
  public:
@@ -167,7 +167,7 @@ class TrainingSession {
   std::optional<TimePoint> grace_ends_;        // nullopt until all workers know of a signal
   bool stopped_on_request_ = false;
   std::string last_metric_;
-  std::shared_ptr<internal::StopSignals> stop_signals_;  // null: the session handles no signals
+  std::shared_ptr<internal::StopSignals> stop_signals_;  // null if the session handles no signals
   double last_value_ = 0.0;
   // Number of rows in the epoch's steps so far, and the sum of the losses of these rows.
   std::int64_t loss_rows_ = 0;

@@ -15,10 +15,10 @@
 namespace tutti {
 
 /// Dataset whose elements are PerReplica<Batch>: slice v of each global batch is for replica v of
-/// this worker. A replica without rows gets an empty batch and still runs; all workers make the
+/// this worker. A replica without rows gets an empty batch and still runs; all workers take the
 /// same number of steps. The first call to begin() starts epoch 0, the next one epoch 1, and so on.
 /// Created by Strategy::distribute_dataset(). A handle: copies share the position. Not thread-safe.
-/// tf.distribute.DistributedDataset.
+/// Corresponds to tf.distribute.DistributedDataset.
 class DistributedDataset {
  public:
   class Iterator {

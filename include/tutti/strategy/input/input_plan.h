@@ -1,4 +1,4 @@
-// Input of replicas: the user's options, the strategy's description of its replicas, and functions
+// Input for replicas: the user's options, the strategy's description of its replicas, and functions
 // that split batches.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -114,8 +114,8 @@ std::vector<std::int64_t> batch_sizes_for_worker(std::int64_t global_batch_size,
                                                  int replicas_per_worker, int worker);
 
 /// Divides the rows of `dataset` into batches of the given sizes, which are used cyclically; a size
-/// of 0 yields an empty batch. A new batch may join rows of two old batches, as in tf's rebatch.
-/// With drop_remainder, an incomplete last batch is dropped.
+/// of 0 yields an empty batch. A new batch may combine rows from two old batches, as in tf's
+/// rebatch. With drop_remainder, an incomplete last batch is dropped.
 Dataset rebatch(const Dataset& dataset, std::vector<std::int64_t> sizes, BatchOptions options = {});
 
 /// Splits each batch into num_pieces batches of ceil(rows / num_pieces) rows (tf's legacy rule).

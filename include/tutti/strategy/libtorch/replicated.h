@@ -18,7 +18,7 @@ namespace tutti::torch {
 namespace internal {
 
 /// Returns the index of the calling replica within this process; 0 outside run(). Throws
-/// kFailedPrecondition naming `who` in a replica of another strategy.
+/// kFailedPrecondition, naming `who`, in a replica of another strategy.
 inline std::size_t local_replica(const Strategy& strategy, std::string_view who) {
   const ReplicaContext* const replica = get_replica_context();
   if (!replica || &replica->strategy() == &default_strategy()) return 0;
@@ -57,8 +57,9 @@ template <class Module>
 class Replicated {
  public:
   /// Collective: every worker must call it. Calls `make` once per replica of this process. Throws
-  /// kInvalidArgument if modules differ in names, shapes or types, or if a module has no parameters
-  /// that require gradients; kUnimplemented if the strategy's replicas are not on the CPU.
+  /// kInvalidArgument if the modules' tensors differ in name, shape or type, or if a module has no
+  /// parameters that require gradients; kUnimplemented if the strategy's replicas are not on the
+  /// CPU.
   template <class Make>
   requires(std::is_invocable_r_v<Module, Make&>) Replicated(Strategy& strategy, Make&& make)
       : strategy_(strategy) {

@@ -22,8 +22,8 @@ class MeshPosition;
 /// shape; each collective combines the values of positions that differ only along `axis`. Valid
 /// during the call and, for gradients, until the step ends.
 ///
-/// All functions throw kNotFound for an unknown axis, and kInvalidArgument for a dimension, an
-/// index or a size that does not fit.
+/// All functions throw kNotFound for an unknown axis, and kInvalidArgument for an invalid
+/// dimension, index or size.
 class LocalMapContext {
  public:
   /// Returns the number of positions (of blocks, if MeshOptions::blocks is set) along the axis.
@@ -37,11 +37,11 @@ class LocalMapContext {
   /// Returns all positions' values, concatenated along `dim` in index() order.
   Tensor all_gather(const Tensor& x, std::string_view axis, int dim,
                     const SourceLocation& where = SourceLocation::current()) const;
-  /// Adds all positions' values, and divides the sum along `dim` into size() parts of equal size;
-  /// returns part number index().
+  /// Adds the values of all positions, splits the sum along `dim` into size() equal parts, and
+  /// returns part index().
   Tensor reduce_scatter(const Tensor& x, std::string_view axis, int dim,
                         const SourceLocation& where = SourceLocation::current()) const;
-  /// Divides each value along `split_dim` and sends part i to the position with index() i. Returns
+  /// Splits each value along `split_dim` and sends part i to the position with index() i. Returns
   /// the received parts, concatenated along `concat_dim`.
   Tensor all_to_all(const Tensor& x, std::string_view axis, int split_dim, int concat_dim,
                     const SourceLocation& where = SourceLocation::current()) const;

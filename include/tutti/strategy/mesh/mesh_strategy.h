@@ -31,7 +31,7 @@ struct TeamSetup;
 
 /// Options of MeshStrategy.
 struct MeshOptions {
-  /// Devices, along named axes over which tensors are sharded.
+  /// Mesh of devices, over whose named axes tensors are sharded.
   DeviceMesh mesh = {{"data", 1}};
   /// Layouts of variables, by name. A layout determines which part of a variable each position
   /// computes with. Variables without a layout are not sharded.
@@ -50,9 +50,9 @@ struct MeshOptions {
   /// again for the backward pass. false: they are kept until the backward pass. As in
   /// FullyShardedOptions.
   bool reshard_after_forward = true;
-  /// Number of blocks along each axis. Meshes with the same blocks give bit-identical results, if
-  /// their sizes divide the numbers of blocks. Axes that are not listed have one block per
-  /// position.
+  /// Number of blocks along each axis. Meshes with the same blocks give bit-identical results,
+  /// provided that their sizes divide the numbers of blocks. Axes that are not listed have one
+  /// block per position.
   std::vector<MeshAxis> blocks = {};
   /// `devices`: one per position of the mesh, in row-major order; empty: cpu:0, cpu:1, ... Workers
   /// get consecutive positions in this order. `replicas` must not be set.
@@ -65,8 +65,8 @@ struct MeshOptions {
 struct MeshTraffic {
   /// Total number of bytes sent by all positions.
   std::uint64_t bytes = 0;
-  /// Sum over all exchanges of the bytes that the busiest position sent or received, whichever is
-  /// larger. If each position has its own link, exchange time grows with this number.
+  /// Bytes that the busiest position sent or received (whichever is larger), summed over all
+  /// exchanges. If each position has its own link, exchange time grows with this number.
   std::uint64_t busiest_bytes = 0;
 };
 
@@ -121,7 +121,8 @@ using MeshStep = std::function<void(const Batch&)>;
 /// Strategy that runs each step as one replica on all positions of a mesh. Tensors have their
 /// global shape; a position computes its part of a sharded tensor, and the positions exchange
 /// values where an operation needs them. Batches of distribute_dataset() are sharded over the batch
-/// axes, variables by MeshOptions::layout; the layouts of all other tensors follow from these.
+/// axes, and variables as MeshOptions::layout specifies; the layouts of all other tensors follow
+/// from these.
 ///
 /// num_replicas_in_sync() is 1: a loss is the mean over the global batch, and run() returns one
 /// value. Every position calls the step function on its own thread. Reading elements on the host
@@ -157,7 +158,7 @@ class MeshStrategy final : public Strategy {
   /// Returns the bytes exchanged between positions since construction, by kind of exchange:
   /// "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_receive", "broadcast" and
   /// "reduce". Each position counts as a separate device that sends the minimum: (n - 1) / n of the
-  /// value in a reduce_scatter of n positions, and twice this in an all_reduce. Between workers,
+  /// value in a reduce_scatter over n positions, and twice this in an all_reduce. Between workers,
   /// reduce is implemented with an all_reduce, which sends more than is counted. Call it outside
   /// run().
   std::map<std::string, MeshTraffic> traffic() const;
@@ -167,8 +168,8 @@ class MeshStrategy final : public Strategy {
   /// called in the scope of this strategy; it creates the model and the optimizer, whose variables
   /// have no elements either, and returns the step. `batch`: the components of the global batch.
   /// Reading elements throws kFailedPrecondition, except for single numbers that the host set, such
-  /// as the learning rate. Throws the errors of the calls themselves, e.g. for a layout that does
-  /// not divide a variable, and kUnimplemented for dynamic loss scaling.
+  /// as the learning rate. Throws the same errors as the calls in the step, e.g. for a layout that
+  /// does not divide a variable evenly, and kUnimplemented for dynamic loss scaling.
   MeshReport explain(const std::function<MeshStep()>& build, const std::vector<TensorSpec>& batch,
                      const SourceLocation& where = SourceLocation::current());
   /// Overload for a step on existing variables; does not change them.

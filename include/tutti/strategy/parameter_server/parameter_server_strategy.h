@@ -66,11 +66,11 @@ struct ShardPlace {
   bool operator==(const ShardPlace&) const = default;
 };
 
-/// Strategy that stores variables on parameter servers. One server stores each variable, or each
-/// shard of a variable, together with the optimizer's slots, and applies the updates. run() is one
-/// synchronous step of all replicas of all workers; results are bit-identical to MirroredStrategy's
-/// with the same number of replicas. Every worker makes the same calls, as under
-/// MultiWorkerMirroredStrategy. tf.distribute.ParameterServerStrategy.
+/// Strategy that stores variables on parameter servers. Each variable, or each shard of one, is
+/// stored on one server together with the optimizer's slots, and that server applies the updates.
+/// run() is one synchronous step of all replicas of all workers; results are bit-identical to
+/// MirroredStrategy's with the same number of replicas. Every worker makes the same calls, as under
+/// MultiWorkerMirroredStrategy. Corresponds to tf.distribute.ParameterServerStrategy.
 ///
 /// In the other update modes, each worker trains independently, with its own loop. Workers share
 /// the variables; the first worker to define a variable creates it on the servers. Replicas are

@@ -41,8 +41,8 @@ class MinSizePartitioner {
   std::int64_t min_shard_bytes_, max_shards_;
 };
 
-/// Partitioner that creates as few shards as possible, with at most `max_shard_bytes` each, but at
-/// most `max_shards` shards. Rows are not split.
+/// Partitioner that creates as few shards as possible, each of at most `max_shard_bytes`, but never
+/// more than `max_shards` shards. Rows are not split.
 class MaxSizePartitioner {
  public:
   explicit MaxSizePartitioner(std::int64_t max_shard_bytes,

@@ -14,7 +14,7 @@ namespace tutti {
 
 class DeviceBackend;
 
-/// Device gpu:<index>: one of `num_parts` equally large parts of a GPU (tf's logical devices).
+/// Device gpu:<index>: one of `num_parts` equal parts of a GPU (tf's logical devices).
 struct LogicalGpu {
   int index = 0;    // n in the name gpu:n
   int ordinal = 0;  // index among the GPUs that this process may use
@@ -26,7 +26,7 @@ struct LogicalGpu {
 };
 
 /// Number of logical devices per GPU, and memory limit of each logical device in bytes (0: an equal
-/// share of the free memory). tf.config.set_logical_device_configuration.
+/// share of the free memory). Corresponds to tf.config.set_logical_device_configuration.
 struct VirtualGpus {
   int per_gpu = 1;
   std::int64_t memory_limit = 0;

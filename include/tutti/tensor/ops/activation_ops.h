@@ -35,7 +35,7 @@ Tensor softmax(const Operand& logits);
 Tensor log_softmax(const Operand& logits);
 
 /// labels [batch, ...] int32 or int64, logits [batch, ..., classes] -> loss per label [batch, ...].
-/// A label outside 0 .. classes-1 throws kInvalidArgument, naming the row and the label; on GPUs
+/// A label outside 0 .. classes-1 throws kInvalidArgument, naming the row and the label; on GPUs,
 /// its loss is NaN instead.
 Tensor sparse_softmax_cross_entropy(const Operand& labels, const Operand& logits);
 /// labels [batch, ..., classes] (each row a distribution), logits of the same shape -> loss [batch,

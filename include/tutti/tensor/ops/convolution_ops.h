@@ -48,7 +48,7 @@ Tensor conv2d(const Operand& x, const Operand& filter, const Operand& bias,
 /// Convolves x [batch, height, width, in] with filter [kernel_height, kernel_width, in, multiplier]
 /// -> [batch, out_height, out_width, in * multiplier]: each input channel has `multiplier` separate
 /// filters; result k of input channel i is output channel i * multiplier + k. options.groups must
-/// be 1. tf.nn.depthwise_conv2d.
+/// be 1. Corresponds to tf.nn.depthwise_conv2d.
 Tensor depthwise_conv2d(const Operand& x, const Operand& filter, Conv2dOptions options = {});
 /// Overload with a bias [in * multiplier], added before the activation.
 Tensor depthwise_conv2d(const Operand& x, const Operand& filter, const Operand& bias,
@@ -69,7 +69,7 @@ Tensor conv2d_backward_input(const Operand& dy, const Operand& filter, const Sha
                              const Conv2dAttributes& attributes);
 Tensor conv2d_backward_filter(const Operand& x, const Operand& dy, const Shape& filter_shape,
                               const Conv2dAttributes& attributes);
-/// Returns dy [..., channels] summed over all axes except the last -> [channels].
+/// Returns dy [..., channels] summed over all axes except the last: [channels].
 Tensor bias_grad(const Operand& dy);
 
 // Pooling over windows of NHWC images.

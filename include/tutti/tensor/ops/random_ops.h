@@ -11,8 +11,8 @@ namespace tutti {
 
 /// Returns a key for random tensors that is unique to this call: it combines the global seed
 /// (set_random_seed()), the step, the replica and the number of earlier calls. Random tensors use
-/// it by default, so the same calls in the same order return the same numbers. Random tensors throw
-/// in a captured step.
+/// it by default, so the same calls in the same order return the same numbers. In a captured step,
+/// functions that draw numbers on the host throw.
 RandomKey next_random_key();
 
 /// Returns uniformly distributed numbers in [low, high), of a floating-point dtype. Element i

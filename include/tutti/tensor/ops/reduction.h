@@ -95,11 +95,10 @@ struct SortOptions {
   int axis = -1;
   bool descending = false;
 };
-/// Sorts the elements along an axis; NaN counts as the largest value. tf.sort.
+/// Sorts the elements along an axis; NaN counts as the largest value. Corresponds to tf.sort.
 Tensor sort(const Operand& x, SortOptions options = {});
-/// Returns the int64 indices along the axis at which the elements of sort(x) are located in x.
-/// Equal elements keep their order, even if sorted in descending order. tf.argsort with
-/// stable=True.
+/// Returns the int64 index in x, along the axis, of each element of sort(x). Equal elements keep
+/// their order, even in a descending sort. tf.argsort with stable=True.
 Tensor argsort(const Operand& x, SortOptions options = {});
 
 }  // namespace tutti

@@ -68,7 +68,7 @@ Tensor scatter_rows(const Operand& values, const Operand& indices, const Shape& 
 /// Adds values to a zero tensor of `shape` at indices [..., d] (int32 or int64). Each vector along
 /// the last axis of indices contains the first d coordinates, and values have the shape
 /// indices.shape[:-1] + shape[d:]. Throws kInvalidArgument, naming the index, if an index is out of
-/// range. The host reads the indices, so it waits for indices on a GPU. tf.scatter_nd.
+/// range. The host reads the indices, so it waits for them if they are on a GPU. tf.scatter_nd.
 Tensor scatter(const Operand& indices, const Operand& values, const Shape& shape);
 /// Returns the n slices of x at which `mask` is true: [n, remaining axes of x]. mask: bool, with
 /// the shape of the first axes of x. The host reads the mask. tf.boolean_mask.
@@ -100,7 +100,7 @@ Tensor tril(const Operand& x, std::int64_t k = 0);
 Tensor triu(const Operand& x, std::int64_t k = 0);
 /// Repeats x multiples[i] times along axis i. tf.tile.
 Tensor tile(const Operand& x, const std::vector<std::int64_t>& multiples);
-/// Repeats each element `count` times in a row along `axis`. tf.repeat with one number.
+/// Repeats each element `count` times in a row along `axis`, like tf.repeat with one number.
 Tensor repeat(const Operand& x, std::int64_t count, int axis);
 /// Joins tensors of one shape along a new axis. tf.stack.
 Tensor stack(std::span<const Tensor> values, int axis = 0,
@@ -112,8 +112,8 @@ inline Tensor stack(std::initializer_list<Tensor> values, int axis = 0,
 /// Splits x along `axis` into slices without that axis: the inverse of stack(). tf.unstack.
 std::vector<Tensor> unstack(const Operand& x, int axis = 0);
 /// Returns the slices of x at `indices` (int32 or int64, any shape) along `axis`; the shape of the
-/// indices replaces that axis. Throws kInvalidArgument for an index out of range; on GPUs, the
-/// slice for it is zeros instead. tf.gather.
+/// indices replaces that axis. Throws kInvalidArgument for an index out of range; on GPUs, returns
+/// zeros for its slice instead. tf.gather.
 Tensor gather(const Operand& x, const Operand& indices, int axis);
 
 }  // namespace tutti

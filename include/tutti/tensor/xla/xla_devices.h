@@ -12,7 +12,7 @@ struct XlaDevices {
   int count = 0;         // xla:0 .. xla:count-1
   std::string plugin;    // path of the plugin
   std::string version;   // version of the plugin's API, "0.115"
-  std::string why_none;  // reason and remedy in one line if there are no devices
+  std::string why_none;  // if there are no devices: the reason and the remedy, in one line
 };
 
 /// Returns the devices. The first call opens the plugin and its devices, which takes a tenth of a

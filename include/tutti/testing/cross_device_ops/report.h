@@ -52,7 +52,7 @@ struct Case {
   int world = 2;
   std::size_t count = 0;   // number of elements in the full tensor: CollectiveHeader::count
   bool in_place = false;   // outputs are stored in (parts of) inputs
-  std::size_t offset = 0;  // distance in bytes of the first element from a 64-byte boundary
+  std::size_t offset = 0;  // distance from a 64-byte boundary to the first element, in bytes
   bool uneven = false;     // parts of differing lengths, some empty
   int variant = 0;         // for reduce and broadcast: the root; for kMismatch: its kind
   std::uint64_t seed = 1;

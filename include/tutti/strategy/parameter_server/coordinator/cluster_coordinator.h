@@ -54,7 +54,7 @@ class RemoteResult {
 }  // namespace internal
 
 /// Future result of a closure, returned by schedule(). A handle: copies share the result.
-/// Thread-safe. tf.distribute.experimental.coordinator.RemoteValue.
+/// Thread-safe. Corresponds to tf.distribute.experimental.coordinator.RemoteValue.
 class RemoteValue {
  public:
   explicit RemoteValue(std::shared_ptr<internal::RemoteResult> result)
@@ -87,9 +87,9 @@ class CoordinatorCore;
 struct CoordinatorTestAccess;
 }  // namespace internal
 
-/// Handle of a strategy's only coordinator. Copies of the handle, and handles created later from
+/// Handle to a strategy's only coordinator. Copies of the handle, and handles created later from
 /// the same strategy, share that coordinator; the options of later handles are ignored. The
-/// coordinator's threads end with the last handle. Thread-safe. Like
+/// coordinator's threads end when the last handle is destroyed. Thread-safe. Like
 /// tf.distribute.coordinator.ClusterCoordinator.
 class ClusterCoordinator {
  public:
@@ -117,7 +117,7 @@ class ClusterCoordinator {
   /// another program, or if a worker defines different steps; the error names the difference.
   void start();
 
-  /// Queues one call of the step for the next free worker and returns at once, except that it waits
+  /// Queues one call to the step for the next free worker and returns at once, except that it waits
   /// while the queue is full or another thread is in join(). A closure that fails with an
   /// infrastructure error is retried on another worker; its changes to variables are applied only
   /// once. Throws kNotFound, listing the steps, for an unknown step; kInvalidArgument for the wrong
@@ -139,7 +139,7 @@ class ClusterCoordinator {
   void join(TimePoint deadline = TimePoint::max()) { join({.deadline = deadline}); }
   /// Returns true if every closure has ended. Throws as join() does.
   bool done();
-  /// Waits for each result and returns them in order.
+  /// Waits for all results and returns them in order.
   std::vector<Nest> fetch(std::span<const RemoteValue> values) const;
 
   /// Defines one value of type T per worker, which `make(int worker)` creates on the worker when a

@@ -1,4 +1,4 @@
-// Options of a coordinator: scheduling of closures, and its checkpoint.
+// Options for a coordinator: closure scheduling, and its checkpoint.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,8 +17,8 @@ struct ClusterCoordinatorOptions {
   /// Number of queued closures at which schedule() blocks.
   std::size_t most_queued = 4096;
   /// Number of closures assigned at a time to a worker in another process, so that the next closure
-  /// has arrived when one ends. Near the end of the queue a worker gets one closure at a time, so
-  /// that no worker is idle. Workers in this process always get one.
+  /// has already arrived when one ends. Near the end of the queue, a worker gets one closure at a
+  /// time, so that no worker is idle. Workers in this process always get one.
   int window = 2;
   /// Maximum number of attempts to run a closure. If an infrastructure error ends each of them, the
   /// closure fails, because it may itself cause these errors.

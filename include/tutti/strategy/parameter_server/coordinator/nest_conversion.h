@@ -24,7 +24,7 @@ class PerWorkerValues;
 
 namespace internal {
 
-/// Per-worker values of one worker, looked up by its steps.
+/// Per-worker values of one worker, which its steps look up.
 class WorkerResources {
  public:
   virtual ~WorkerResources() = default;
@@ -116,7 +116,7 @@ Nest to_nest(const T& value) {
   }
 }
 
-/// Returns the name of a type in signatures: "int64", "text", "(Tensor, list of float32)".
+/// Returns the name of a type as used in signatures: "int64", "text", "(Tensor, list of float32)".
 template <class T>
 std::string nest_type_name() {
   if constexpr (std::is_void_v<T>) {

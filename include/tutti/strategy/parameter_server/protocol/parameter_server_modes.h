@@ -21,10 +21,10 @@ enum class UpdateMode { kSync, kAsync, kSyncReplicas };
 std::string_view to_string(UpdateMode mode);
 UpdateMode parse_update_mode(std::string_view text);
 
-/// Placement of shards on servers. kRoundRobin uses ps 0, ps 1, ... in order of creation, as tf
-/// does. kLeastBytes uses the server that stores the fewest bytes so far, or the first such server
-/// if several tie, like tf's GreedyLoadBalancingStrategy with byte_size_load_fn. Both depend only
-/// on the order of creation, so clients that create the same variables choose the same servers.
+/// Placement of shards on servers. kRoundRobin uses ps 0, ps 1, ... in creation order, as in tf.
+/// kLeastBytes uses the server that stores the fewest bytes so far, or the first such server if
+/// several tie, like tf's GreedyLoadBalancingStrategy with byte_size_load_fn. Both depend only on
+/// the creation order, so clients that create the same variables choose the same servers.
 enum class VariablePlacement { kRoundRobin, kLeastBytes };
 std::ostream& operator<<(std::ostream& out, VariablePlacement placement);
 
