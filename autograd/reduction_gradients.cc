@@ -92,7 +92,7 @@ Gradients reduce_product_gradient(const GradientContext& c) {
   return single(x.rank() < 2 ? gradient : transpose(gradient, inverse));
 }
 
-using C = const GradientContext&;  // short name for the table's rows
+using C = const GradientContext&;  // short alias, used in the table's rows
 
 constexpr OpGradient kReductionGradients[] = {
     {OpId::kReduceSum,

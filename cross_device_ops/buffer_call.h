@@ -41,8 +41,8 @@ void convert(const ReplicaBuffer& from, const ReplicaBuffer& to);
 /// Divides all elements by `divisor`, for MEAN. Accepts floating-point types at any alignment.
 void divide(const ReplicaBuffer& buffer, std::size_t divisor);
 
-/// Returns the elements of a communicator call as a mutable buffer; operations do not write to
-/// their inputs.
+/// Returns the elements of a communicator call as a mutable buffer. This is safe for
+/// inputs, because operations do not write to them.
 inline ReplicaBuffer buffer_of(const Elements& elements) {
   return {elements.data, elements.count, elements.dtype, {}};
 }

@@ -431,8 +431,8 @@ void TarReader::parse_pax(std::string_view records, Extra& extra) {
   }
 }
 
-// If this header begins records about the next file, reads these records and returns true;
-// otherwise returns false.
+// If this header starts records that describe the next file, reads them and returns true; otherwise
+// returns false.
 bool TarReader::read_extra(char type, std::uint64_t size, Extra& extra) {
   constexpr std::string_view kRecords = "xgLK";
   if (kRecords.find(type) == std::string_view::npos) return false;

@@ -173,9 +173,9 @@ void TransferLog::on_transfer(const Tensor& from, const Tensor& to, const Source
 namespace tutti {
 namespace {
 
-/// Returns true if the call has 16-bit inputs, but no kernel for them. A call whose first input is
-/// not floating-point is either where(), which only moves elements, or a loss, whose 16-bit logits
-/// follow the labels.
+/// Returns true if the call has 16-bit inputs, but no kernel for them. Two kinds of calls have a
+/// first input that is not floating-point: where(), which only moves elements, and losses, whose
+/// inputs are the labels and then the 16-bit logits.
 bool needs_float32(const OpCall& call, Kernel kernel) {
   const DType first = call.inputs[0].dtype();
   if (is_half(first)) return !kernel;

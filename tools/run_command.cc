@@ -199,9 +199,9 @@ std::string name_of(const Member& member) {
   return launch::Task{member.task.job, member.task.index, ""}.name();
 }
 
-/// Returns the tasks that a restarted chief needs again. Only a coordinating chief leaves the job
-/// before all other tasks. If it then dies and is restarted, it can continue from its checkpoint
-/// only with the tasks that left after it.
+/// Returns the tasks that a restarted chief needs again. A coordinating chief is the only task that
+/// leaves the job before the others. If it dies after leaving and is restarted, it can continue
+/// from its checkpoint only if the tasks that left after it are restarted, too.
 std::vector<launch::AwaitedTask> needed_by_chief(const std::vector<Verdict>& verdicts) {
   const auto first = std::ranges::find(verdicts, VerdictKind::kLeft, &Verdict::kind);
   if (first == verdicts.end() || first->who.task.job != "chief") return {};

@@ -79,7 +79,7 @@ ByteFlow read_byte(const FileDescriptor& socket, std::size_t& count, FileDescrip
 /// Result of an attempt to connect.
 struct OpenedConnection {
   FileDescriptor socket = {};          // not open if the attempt failed
-  std::string reason = {};             // reason of the failure
+  std::string reason = {};             // reason for the failure
   bool is_connection_refused = false;  // connection refused
   bool is_hopeless = false;            // unknown host, or a fault on this machine
 };

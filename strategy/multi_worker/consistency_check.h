@@ -23,7 +23,7 @@ namespace tutti::internal {
 class ConsistencyCheck {
  public:
   enum class Kind {
-    kGlobalBatch,  // subject "global batches"; note: their rows
+    kGlobalBatch,  // the subject is "global batches"; the note contains their numbers of rows
     kFirstBatch,   // subject: a component of the dataset; note: its first rows in an epoch
     kOptimizer,    // subject "learning rates of 'sgd'"; note: the rate that a step uses
     kWrite,        // subject: a variable; note: the operand of a write outside steps

@@ -43,7 +43,8 @@ class MirroredStorage : public DistributedStorage {
 
   const std::shared_ptr<const Placement>& placement() const { return placement_; }
   /// Records the write, so that the next step compares it with the other workers' writes. Does
-  /// nothing if there is only one worker, or in merge functions, which belong to a step.
+  /// nothing if there is only one worker, or inside a merge function, whose writes are part of a
+  /// step.
   void note_write(std::string_view method, std::initializer_list<Tensor> operands) const override;
 
  protected:

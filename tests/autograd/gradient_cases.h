@@ -128,7 +128,7 @@ inline bool is_empty(const OpCall& call) {
   return call.inputs[0].num_elements() == 0 || call.outputs[0].shape.num_elements() == 0;
 }
 
-/// Returns a product reduction over rows with one zero, two zeros and no zeros.
+/// Returns a product reduction over three rows: one with one zero, one with two, and one with none.
 inline Case product_of_zeros() {
   const OpCall call{OpId::kReduceProduct,
                     {Tensor::from<double>({3, 3}, {2, 0, 3, 0, 0, 4, 5, 6, 7})},

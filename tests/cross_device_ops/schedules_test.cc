@@ -48,8 +48,8 @@ class Symbols {
     }
     return values[0];
   }
-  /// Returns the number of occurrences of each rank's `element`. Leaves of other elements count as
-  /// rank -1.
+  /// Counts how often each rank's `element` occurs as a leaf. Leaves that are other elements are
+  /// counted under rank -1.
   std::map<int, int> leaves(Symbol symbol, std::size_t element) const {
     std::map<int, int> result;
     collect(symbol, element, result);

@@ -23,7 +23,8 @@
 // ThreadSanitizer counts calls and returns per stack. A function that switches stacks would be
 // called on one stack and return on another, so it must be inlined.
 #define TUTTI_SWITCHES_STACKS inline __attribute__((always_inline))
-#if defined(TUTTI_UNDER_TSAN) && defined(__clang__)  // clang: no_sanitize_thread still counts calls
+// With clang, functions marked no_sanitize_thread still report their calls to TSan.
+#if defined(TUTTI_UNDER_TSAN) && defined(__clang__)
 #define TUTTI_NEVER_RETURNS_TO_ITS_STACK __attribute__((disable_sanitizer_instrumentation))
 #elif defined(TUTTI_UNDER_TSAN)
 #define TUTTI_NEVER_RETURNS_TO_ITS_STACK __attribute__((no_sanitize_thread))

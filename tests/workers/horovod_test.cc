@@ -148,7 +148,7 @@ TEST(Horovod, JoinedRanksContributeZeros) {
   for (int r = 0; r < kRanks; ++r) {
     const Json::Array& value = values[static_cast<std::size_t>(r)].as_array();
     EXPECT_EQ(value[0].as_int(), 2);
-    // Each step adds 3 x (number of active ranks) / 3.
+    // Each step adds the number of active ranks: their gradients of 3, divided by 3 ranks.
     EXPECT_EQ(value[1].as_double(), 3.0 + 2.0 + 1.0);
     EXPECT_EQ(value[2].as_double(), 3.0 - r);
   }

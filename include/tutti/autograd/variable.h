@@ -44,8 +44,8 @@ class Variable {
   DType dtype() const { return storage().dtype(); }
   bool trainable() const { return storage().trainable(); }
 
-  /// Returns the value as VariableStorage::read() does, cast to the type of an AutocastScope. Tapes
-  /// of this thread record the read.
+  /// Returns the value as VariableStorage::read() does, cast to the type of the current
+  /// AutocastScope, if any. Tapes of this thread record the read.
   Tensor value() const;
   operator Tensor() const { return value(); }
   /// Returns value()[...] for `w[i]`, `w[-1]`, `w[{Range{1, 3}, 0}]`. If the variable is sharded or

@@ -246,7 +246,7 @@ class Dataset {
   SourcePtr source_;
 };
 
-/// tf.data.experimental.AutoShardPolicy (without HINT: docs/deviations.md).
+/// tf.data.experimental.AutoShardPolicy, but without HINT (see docs/deviations.md).
 enum class AutoShardPolicy {
   /// kFile if every source at the start of the pipeline reads files, and there are at least as many
   /// files as workers; else kData.

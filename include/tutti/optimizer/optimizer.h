@@ -246,7 +246,7 @@ class Optimizer {
   std::shared_ptr<const LearningRateSchedule> schedule_;
   double loss_scale_factor_ = 1.0;
   double weight_decay_ = 0.0;
-  std::unique_ptr<UpdateRule> decaying_rule_;  // rule for variables that decay; null: rule_
+  std::unique_ptr<UpdateRule> decaying_rule_;  // rule for variables with weight decay; null: rule_
   std::unique_ptr<UpdateRule> average_rule_;   // null: no moving averages
   std::vector<Variable> variables_;
   std::vector<bool> decays_;                  // one flag per variable

@@ -84,8 +84,9 @@ class ChunkedAnswers final : public PendingAnswers {
   std::vector<std::shared_ptr<PendingAnswers>> parts_;
 };
 
-/// Returns, for each message, the index after its last read. Also limits the number of reads in a
-/// message: answers for unchanged values are short, so a limit in bytes would allow too many.
+/// Returns, for each message, one past the index of the last read request in it. Also limits the
+/// number of reads in a message: answers for unchanged values are short, so a limit in bytes would
+/// allow too many.
 std::vector<std::size_t> ends_of_parts(std::size_t num_reads, std::span<const std::size_t> bytes) {
   constexpr std::size_t kMostParts = 32;
   const std::size_t total = std::accumulate(bytes.begin(), bytes.end(), std::size_t{0});

@@ -54,8 +54,8 @@ struct ClosureQueueOptions {
   std::uint64_t generation = 1;
 };
 
-/// ClosureLedger with a mutex and waits. A closure is given to the waiting worker that has the
-/// fewest closures. Thread-safe.
+/// ClosureLedger with a mutex and blocking calls. A closure is given to the waiting worker that has
+/// the fewest closures. Thread-safe.
 class ClosureQueue {
  public:
   /// Closure that a worker is to run. `token` is cancelled when the closure's result is no longer

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Durations that do not involve a network are in tutti/cross_device_ops/rank_durations.h. User
-// options take their defaults from here and describe their meaning for the user.
+// options take their defaults from here; the options' comments explain the durations to the user.
 #pragma once
 
 #include <chrono>
@@ -39,7 +39,7 @@ inline constexpr Duration kUnreachableAfter = std::chrono::seconds(5);
 /// handshake timeout.
 inline constexpr Duration kReconnectWithin = std::chrono::milliseconds(150);
 /// Time after which members that wait for each other in different collectives count as deadlocked,
-/// which is a fatal error. Longer than a busy machine needs to enter a call that the program has
+/// which is a fatal error. Long enough that even a busy machine enters a call that the program has
 /// issued.
 inline constexpr Duration kAbortDeadlockAfter = std::chrono::seconds(1);
 /// Time for which members wait in a collective for a missing member before the wait becomes fatal.

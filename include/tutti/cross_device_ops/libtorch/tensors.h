@@ -109,8 +109,8 @@ inline std::string description_of(const ::torch::nn::Module& module) {
 inline std::int64_t structure_of(const ::torch::nn::Module& module) {
   return static_cast<std::int64_t>(std::hash<std::string>()(description_of(module)));
 }
-/// Throws kInvalidArgument unless all elements of `all` are equal. `of` is what errors call an
-/// index into `all`, such as "rank".
+/// Throws kInvalidArgument unless all elements of `all` are equal. `of` is the word for an index
+/// into `all` in error messages, such as "rank".
 inline void require_same(std::string_view who, std::string_view of,
                          std::span<const std::int64_t> all, const ::torch::nn::Module& own) {
   const auto other = std::find_if(all.begin(), all.end(),

@@ -21,7 +21,8 @@ struct Placement {
   std::vector<int> component_of_replica;
   std::vector<int> place_among_sharers;  // each replica's index among those sharing its component
   std::vector<int> num_sharers;          // number of replicas that share each component
-  /// Check that is notified of writes outside steps; nullptr if there are no other workers.
+  /// The consistency check to notify of writes outside steps; nullptr if there are no other
+  /// workers.
   std::shared_ptr<internal::ConsistencyCheck> check = nullptr;
 
   /// Returns a placement with one component on each distinct device of the replicas.

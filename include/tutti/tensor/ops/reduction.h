@@ -63,8 +63,8 @@ Tensor reduce_min(const Operand& x, Axis axis, bool keep_dims = false) {
 Tensor argmax(const Operand& x, int axis = -1);
 Tensor argmin(const Operand& x, int axis = -1);
 
-/// Sums x over the axes along which broadcasting a tensor of `shape` to x's shape would repeat
-/// elements. This is the gradient of broadcasting.
+/// Sums x down to `shape`: adds the elements that would be copies of each other if a tensor of
+/// `shape` were broadcast to x's shape. This is the gradient of broadcasting.
 Tensor sum_to_shape(const Operand& x, const Shape& shape);
 
 // Cumulative sums, largest elements and sorting along one axis.
