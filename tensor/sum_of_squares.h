@@ -16,8 +16,9 @@ namespace tutti {
 double sum_of_squares(DType dtype, const void* data, std::size_t count);
 
 /// Returns the sum of squares of each tensor: [n] float64 on the device that all `tensors`
-/// (floating-point, at least one) share. CPUs add in the order of sum_of_squares(), GPUs in another
-/// order that also depends only on the size. Does not wait for GPUs.
+/// (floating-point, at least one) share. On CPUs, elements are added in the order of
+/// sum_of_squares(); on GPUs, in another order. Both depend only on the size. Does not wait for
+/// GPUs.
 Tensor sums_of_squares(std::span<const Tensor> tensors);
 
 /// Adds pairs of adjacent numbers, then pairs of adjacent sums, until one sum is left. Returns 0 if

@@ -122,8 +122,8 @@ void pin_to_core(int rank) {
 template <class AnyRank>
 void measure(AnyRank& own, int rank, int size, const std::string& how,
              const std::vector<std::size_t>& sizes) {
-  // Pins ranks after they are connected, because a rank bound to one core would assume that all
-  // ranks share that core.
+  // Pins ranks only once they are connected: a rank that is pinned when it connects would assume
+  // that all ranks share its core.
   if (size <= num_hardware_threads()) pin_to_core(rank);
   for (const std::size_t bytes : sizes) {
     const bool right = is_right(own, rank, size, bytes);

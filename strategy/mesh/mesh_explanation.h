@@ -36,8 +36,8 @@ class MeshExplanation final : public StepTracer {
   const MeshGrid& grid() const { return grid_; }
   /// Counts everything created on the device from now on as the step's memory.
   void begin_step() { is_in_step_ = true; }
-  /// Returns a tensor that has no elements. If `counts` is true, its bytes count towards the step's
-  /// memory.
+  /// Returns a tensor of this spec that stores no elements. If `counts` is true, the bytes that its
+  /// elements would take count towards the step's memory.
   Tensor without_elements(const TensorSpec& spec, Device device, bool counts);
 
   /// Records a variable. `bytes` is the size of its parts on the device.

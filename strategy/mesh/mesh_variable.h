@@ -30,8 +30,8 @@ struct MeshPlacement {
 };
 
 /// Storage of a variable of a mesh strategy. Positions on one device that have the same elements
-/// share one stored shard, which the first of them writes. Outside steps, reads return the full
-/// value; with several workers, they are collective.
+/// share one stored shard; only the first of these positions writes it. Outside steps, reads return
+/// the full value; with several workers, they are collective.
 class MeshStorage final : public VariableStorage, public GatheredVariable {
  public:
   /// Requires: the objects that `placement` refers to outlive the variable.

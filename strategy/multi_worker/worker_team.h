@@ -76,8 +76,8 @@ class WorkerTeam {
 
   int worker() const { return worker_; }
   int num_workers() const { return num_workers_; }
-  /// Return V, the number of replicas across all workers, and the index of this worker's first
-  /// replica.
+  /// Returns V, the number of replicas across all workers. first_replica() returns the index of
+  /// this worker's first replica.
   int num_replicas() const { return first_of_.back(); }
   int first_replica() const { return first_replica_of(worker()); }
   /// Returns the index of worker `worker`'s first replica; for num_workers(), the total number of

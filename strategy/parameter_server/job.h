@@ -96,8 +96,8 @@ class ParameterServerJob {
   /// Overload for workers and servers of a coordinator. On a worker, also waits until the current
   /// closure ends; the closure's requests to servers fail.
   int serve(CoordinatedStrategy& strategy, const StepRegistry& registry);
-  /// Throws kFailedPrecondition, with `what`, if called outside closures on a worker or server of a
-  /// coordinator, because each of these tasks would repeat the change, even after a restart.
+  /// Throws kFailedPrecondition, with `what`, if a coordinator's worker or server calls it outside
+  /// closures: each of these tasks would repeat the change, also after a restart.
   void require_closure_or_chief(const std::string& what) const;
 
  private:

@@ -113,7 +113,8 @@ struct RendezvousHeader {
   std::string call() const;
   /// Returns the text that workers compare, such as "all_gather(axis 0, float32 [*, 3])".
   std::string signature() const;
-  /// Returns e.g. "all_reduce(SUM, float32 [2, 3]) at step.cc:41", with all lengths shown.
+  /// Returns e.g. "all_reduce(SUM, float32 [2, 3]) at step.cc:41", with the length of each
+  /// dimension.
   std::string describe() const;
 
  private:

@@ -10,7 +10,7 @@
 
 namespace tutti::internal {
 
-// Pooling. oneDNN's maximum pooling processes only about 1.5 GB/s.
+// Pooling. oneDNN's max pooling processes only about 1.5 GB/s.
 //
 // A *row* is the channels of one pixel. A vector register keeps the running maximum over the rows
 // of a window, for 8 channels at a time. The gradient first finds the row that contains the

@@ -31,8 +31,8 @@ struct StridedAxes {
   std::int64_t innermost() const { return sizes[rank - 1]; }
   std::int64_t stride(int operand, int axis) const { return strides[operand][axis]; }
 
-  /// Returns true if each operand can be read (or repeated) `width` innermost elements at a time,
-  /// always starting at multiples of `width`.
+  /// Returns true if each operand can be read in groups of `width` innermost elements that start at
+  /// multiples of `width`, or repeats one element along the innermost axis.
   bool allows_width(std::int64_t width) const {
     if (rank > 1 && innermost() % width != 0) return false;
     for (int k = 0; k < K; ++k) {

@@ -403,7 +403,7 @@ namespace {
 
 constexpr auto kPause = std::chrono::microseconds(50);
 constexpr int kPollsBeforePause = 500;  // these polls take a few hundred microseconds
-constexpr int kPollsOfCheck = 25;       // number of polls between checks, until pauses begin
+constexpr int kPollsOfCheck = 25;       // number of polls per check, before polling starts to pause
 
 void check_all(const PeerWatch::List& works) {
   for (const auto& work : works) work->check();

@@ -58,11 +58,10 @@ class PinnedRing {
   std::deque<Piece> pieces_;  // the oldest first
 };
 
-// Copies batches to a GPU concurrently with its computations.
-//
-// Copies on the compute stream would wait for all steps that are queued there. Large copies
-// therefore use the copy stream, and device memory that is reserved for them. A freed buffer may be
-// overwritten as soon as all work queued before the free is done; later steps do not delay this.
+// Copies batches to a GPU concurrently with its computations. Copies on the compute stream would
+// wait for all steps that are queued there. Large copies therefore use both the copy stream and
+// device memory that is reserved for them. A freed buffer may be overwritten as soon as all work
+// queued before the free is done; later steps do not delay this.
 
 /// Uploads to one device. Only the thread that holds the context may call fill() and settle(); any
 /// thread may free buffers.

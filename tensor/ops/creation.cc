@@ -39,7 +39,7 @@ void require_count(const char* name, std::int64_t count) {
 Tensor range_of(std::int64_t start, std::int64_t stop, std::int64_t step, DType dtype,
                 Device device) {
   require_step(step != 0);
-  // Unsigned: the distance between two int64 may need 64 bits.
+  // The distance of two int64 may need 64 bits, so it is computed as unsigned.
   const std::int64_t low = step > 0 ? start : stop, high = step > 0 ? stop : start;
   const std::uint64_t distance = static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low);
   const std::uint64_t stride = step > 0 ? static_cast<std::uint64_t>(step)

@@ -350,7 +350,7 @@ TEST(BatchNormalizationTest, SynchronizedLayerUsesGlobalStatisticsAndOneAllReduc
   ReplicaGroupScope scope(&group);
   const Tensor y = layer(two_columns(), {.training = true});
   EXPECT_EQ(group.num_all_reduces, 1);
-  // Three replicas with equal rows have the statistics of one.
+  // Three replicas that get identical rows compute the same statistics as one.
   expect_values(layer.variables()[2], {2, 40}, 1e-5);
   expect_values(layer.variables()[3], {1, 400}, 1e-3);
   const double a = 1 / std::sqrt(1 + 1e-3), b = 20 / std::sqrt(400 + 1e-3);

@@ -145,8 +145,7 @@ TEST(WorkerValues, CorruptedBytesNeverCrashDecoder) {
 
 class Stragglers : public ::testing::Test {
  protected:
-  /// Runs a step of `length` milliseconds in which worker w waits for milliseconds[w]
-  /// milliseconds.
+  /// Runs a step of `length` ms, of which worker w waits milliseconds[w] ms.
   std::optional<Straggler> step(const std::vector<double>& milliseconds, int length = 10) {
     clock_.sleep_for(std::chrono::milliseconds(length));
     std::vector<double> seconds;

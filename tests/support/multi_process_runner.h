@@ -25,10 +25,11 @@ namespace tutti::testing {
 struct MultiProcessOptions {
   int num_workers = 1;
   int num_ps = 0;
-  int num_chiefs = 0;                  // 0 or 1
-  launch::Variables environment = {};  // set in all processes, besides TF_CONFIG and TUTTI_RESTART
-  bool stream_output = true;           // also copies process output to the test's standard output
-  bool auto_restart = false;           // restarts failed processes, without limit
+  int num_chiefs = 0;  // 0 or 1
+  launch::Variables environment =
+      {};                     // set in all processes, in addition to TF_CONFIG and TUTTI_RESTART
+  bool stream_output = true;  // also copies process output to the test's standard output
+  bool auto_restart = false;  // restarts failed processes, without limit
 };
 
 /// Results and output of the processes.

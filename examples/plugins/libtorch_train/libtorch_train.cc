@@ -1,5 +1,5 @@
-// Trains a libtorch classifier in all processes of a launcher, with the same loss as in one
-// process.
+// Trains a libtorch classifier in all processes that a launcher starts. Loss values equal those of
+// one process.
 // SPDX-License-Identifier: Apache-2.0
 //
 //     libtorch_train                        one process

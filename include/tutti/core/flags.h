@@ -10,8 +10,9 @@
 
 namespace tutti {
 
-/// Parser that binds flags to variables. `--help` prints the help and ends with exit code 0; an
-/// unknown flag or a bad value prints one line (flag, expected, got) and ends with exit code 2.
+/// Parser that binds flags to variables. With `--help`, it prints the help and exits with code 0;
+/// for an unknown flag or a bad value, it prints one line (flag, expected, got) and exits with code
+/// 2.
 class Flags {
  public:
   explicit Flags(std::string description);

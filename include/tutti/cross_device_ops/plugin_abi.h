@@ -127,7 +127,8 @@ typedef struct tutti_cross_device_ops_v1 {
   // Combines the buffers of the local replicas element by element with those of the other
   // processes; afterwards each holds the result. All buffers have the same type and the same count,
   // which is above 0. There are at least two buffers, except in groups of several processes. tutti
-  // makes one call at a time per `self`, from any thread. `timeout_ms` as in create. Required.
+  // makes one call at a time per `self`, from any thread. `timeout_ms` has the same meaning as in
+  // create. A plugin must have this function.
   int32_t (*all_reduce)(void* self, int32_t op, const tutti_buffer_v1* replicas,
                         uint32_t num_replicas, int64_t timeout_ms, tutti_error_v1* error);
   // A TUTTI_GRADE_... of this object. Default: TUTTI_GRADE_NONE.

@@ -67,9 +67,9 @@ class MultiWorkerMirroredStrategy final : public Strategy {
   ~MultiWorkerMirroredStrategy() override;
 
   /// Returns true if this process replaces a worker that died while the others kept running. A
-  /// replacement can create variables and datasets; it can train after Recovery::run() has
-  /// connected it. Without Recovery, the other workers end as well; after all have been restarted,
-  /// the first step connects them as a new job.
+  /// replacement can create variables and datasets; it can train only once Recovery::run() has
+  /// connected it. Without Recovery, the surviving workers exit, too; once all workers have been
+  /// restarted, the first step connects them as a new job.
   bool is_replacement() const;
   /// Returns the worker that the last warning named as slow. Same on all workers.
   std::optional<Straggler> straggler() const;

@@ -76,8 +76,8 @@ class ClosureQueue {
   void continue_from(std::uint64_t first_number);
 
   /// Queues a closure and returns its number. Waits while the queue is full or a thread is in
-  /// wait(). Throws a pending failure (see wait()), kDeadlineExceeded, or kCancelled after stop();
-  /// `work` is then cancelled.
+  /// wait(). Throws a pending failure (see wait()), kDeadlineExceeded, or, after stop(),
+  /// kCancelled. If it throws, `work` is cancelled.
   std::uint64_t put(std::shared_ptr<const ScheduledWork> work,
                     TimePoint deadline = TimePoint::max());
   /// Waits for the next closure that this worker is to run. A worker that has a closure gets a

@@ -33,8 +33,8 @@ struct DeviceBytes {
 };
 
 /// Returns the bytes that the components of these variables occupy now. Lists each distinct device
-/// of `replica_devices` in order, even if it stores none of them, then other devices that store
-/// some. Temporaries of a step and the memory of other processes are not counted.
+/// of `replica_devices` in order, even if it stores no component, then the other devices that store
+/// components. Temporaries of a step and the memory of other processes are not counted.
 std::vector<DeviceBytes> memory_by_device(std::span<const VariableGroup> groups,
                                           std::span<const Device> replica_devices);
 
