@@ -49,7 +49,7 @@ TEST(Element, RowCountIsCommonFirstDimension) {
   EXPECT_ERROR(Element().rows(), kFailedPrecondition, "at least one component, got none");
 }
 
-TEST(Element, NestedSliceRowsKeepGlobalBatchPosition) {
+TEST(Element, RowsOfNestedSlicesKeepGlobalBatchPosition) {
   const Element batch = batch_of(10);
   EXPECT_EQ(batch.global_rows(), 10);
   EXPECT_EQ(batch.first_row(), 0);

@@ -194,7 +194,7 @@ TEST(CommunicatorOnGpus, ResultsMatchHostCommunicator) {
   expect_results_of_hosts<std::int64_t>({}, true);
 }
 
-TEST(CommunicatorOnGpus, HostSumsMatchCanonicalBitwise) {
+TEST(CommunicatorOnGpus, HostSumsMatchCanonicalSumsBitForBit) {
   const Communicators hosts = in_process_communicators(3);
   const Communicators gpus = in_process_communicators(3, {.gpu_calls = GpuCallsBy::kHosts});
   expect_on_ranks(3, [&](int rank) {

@@ -70,7 +70,7 @@ TEST(OptimizerTest, ReducedGradientsAreNotReducedAgain) {
   EXPECT_EQ(reducer.calls, (Calls{"begin 0", "finish", "updates_done"}));
 }
 
-TEST(OptimizerTest, AppliesUpdatesBetweenReducerFinishAndUpdatesDone) {
+TEST(OptimizerTest, AppliesUpdatesAfterFinishAndBeforeUpdatesDone) {
   RecordingReducer reducer(1);
   const GradientReducerScope scope(&reducer);
   const Variable v = variable(doubles({1.0}), "v");

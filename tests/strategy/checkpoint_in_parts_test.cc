@@ -220,7 +220,7 @@ TEST(StrategyCheckpoint, SingleProcessSaveDoesNotGatherShards) {
   EXPECT_THAT(w.value().to_doubles(), Each(2.0));
 }
 
-TEST(StrategyCheckpoint, WithoutSharedFolderWorker0WritesAllOrThrows) {
+TEST(StrategyCheckpoint, Worker0WritesAllOrThrowsIfFolderIsNotShared) {
   const std::string folder = empty_folder();
   const auto save = [&](std::optional<bool> sharded) {
     return run_sharded({1, 1, 1}, 3, [&](FullyShardedStrategy& strategy) {
