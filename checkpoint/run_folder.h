@@ -26,8 +26,8 @@ struct FoundVersion {
 /// Returns "step_12".
 std::string version_name(std::int64_t step);
 
-/// Returns all versions that are complete, judging by their indexes and file sizes; the newest is
-/// last. Ignores files and folders whose names are not version names.
+/// Returns all versions, also incomplete ones, with their states judged by indexes and file sizes;
+/// the newest is last. Ignores files and folders whose names are not version names.
 std::vector<FoundVersion> find_versions(const Folder& run);
 
 struct SaveSettings {

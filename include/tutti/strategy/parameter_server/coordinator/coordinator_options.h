@@ -44,8 +44,8 @@ struct ClusterCoordinatorOptions {
   /// Time between versions of the checkpoint. Saving a version waits for running closures; if they
   /// take longer than this, the delay is logged.
   Duration checkpoint_interval = std::chrono::seconds(30);
-  /// Maximum total size in bytes of the arguments of closures that were scheduled since the last
-  /// checkpoint version. When this limit is reached, a new version is saved at once.
+  /// Maximum total size, in bytes, of the finished closures that are held until a checkpoint
+  /// version contains them. When this limit is reached, a new version is saved at once.
   std::size_t most_held_bytes = std::size_t{256} << 20;
 };
 
