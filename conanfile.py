@@ -1,4 +1,4 @@
-# Conan 2: conan create . --build=missing; with Debian's libraries instead of Conan's: docs/install.md.
+# Conan 2 recipe: `conan create . --build=missing`. docs/install.md builds with Debian's libraries instead.
 # SPDX-License-Identifier: Apache-2.0
 import re
 
@@ -7,7 +7,7 @@ from conan.tools.build import check_min_cppstd
 from conan.tools.cmake import CMake, CMakeDeps, CMakeToolchain, cmake_layout
 from conan.tools.files import copy, load
 
-# option of this recipe: the packages that it needs
+# Packages that each option of this recipe requires.
 OPTIONAL = {
     "grpc": ["grpc/1.54.3", "protobuf/3.21.12", "openssl/[>=3 <4]"],
     "jpeg": ["libjpeg-turbo/[>=3.0 <4]"],
@@ -19,7 +19,7 @@ OPTIONAL = {
 
 class Tutti(ConanFile):
     name = "tutti"
-    description = "Distributed training in C++20, after tf.distribute"
+    description = "Distributed training in C++20, modeled on tf.distribute"
     license = "Apache-2.0"
     settings = "os", "compiler", "build_type", "arch"
     options = {"shared": [True, False], **{name: [True, False] for name in OPTIONAL}}
@@ -69,6 +69,6 @@ class Tutti(ConanFile):
         copy(self, "LICENSE", self.source_folder, f"{self.package_folder}/licenses")
 
     def package_info(self):
-        # tutti's own package file and tutti.pc name the libraries and what these need.
+        # The installed tuttiConfig.cmake and tutti.pc list the libraries and their dependencies.
         self.cpp_info.set_property("cmake_find_mode", "none")
         self.cpp_info.builddirs = ["lib/cmake/tutti"]

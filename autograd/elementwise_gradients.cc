@@ -125,7 +125,7 @@ Gradients add_relu_gradient(const GradientContext& c) {
   return result;
 }
 
-// Below, g is the gradient with respect to the result of xxx_grad(dy, y).
+// Below, g is the gradient of the result of relu_grad(), sigmoid_grad() and so on.
 
 Gradients relu_grad_gradient(const GradientContext& c) {
   Gradients result(2);
@@ -193,7 +193,7 @@ Gradients gelu_tanh_grad_gradient(const GradientContext& c) {
   return result;
 }
 
-using C = const GradientContext&;  // short name for the table's rows
+using C = const GradientContext&;  // short name in the table below
 
 constexpr OpGradient kElementwiseGradients[] = {
     {OpId::kNegate, [](C c) { return single(-c.dy()); }, kNoTensor},

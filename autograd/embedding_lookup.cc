@@ -1,4 +1,4 @@
-// Lookups of a variable's rows.
+// Implements lookups of a variable's rows.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/autograd/embedding_lookup.h"
 
@@ -74,7 +74,7 @@ void record(const Variable& params, const Tensor& indices, const Tensor& values)
 Tensor embedding_lookup(const Variable& params, const Tensor& indices) {
   if (!params.storage().reads_rows()) {
     const Tensor all = params.value();
-    std::optional<DeviceScope> task;  // the variable's task gathers the rows, so only rows are sent
+    std::optional<DeviceScope> task;  // the variable's task gathers, so only the rows are sent
     if (const auto device = remote_device_of(all)) task.emplace(*device);
     return gather(all, indices);
   }

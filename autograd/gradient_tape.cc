@@ -148,9 +148,9 @@ void record_custom_gradient(std::span<const Tensor> inputs, std::span<const Tens
 // The backward pass over a recording.
 //
 // Nodes are processed in reverse order of recording. So every node that used a value is processed
-// before the node that made it, and gradients are added in an order that depends only on the
-// program. A source is final when the earliest active node that used it (for a variable: any read
-// of it) has been processed.
+// before the node that computed the value, and gradients are added in an order that depends only on
+// the program. The gradient of a source is final when the earliest active node that used the source
+// (for a variable: any read of the variable) has been processed.
 
 namespace tutti::internal {
 namespace {
@@ -237,7 +237,7 @@ class BackwardPass {
   }
 
   void mark_active(std::span<const int> target_slots) {
-    std::vector<char> leads(depends_.size());  // by slot: nonzero if a target depends on it
+    std::vector<char> leads(depends_.size());  // by slot: nonzero if a target depends on the slot
     for (const int slot : target_slots) {
       if (slot != kNoSlot) leads[index_of(slot)] = 1;
     }
@@ -294,7 +294,7 @@ class BackwardPass {
   /// to the existing sums, so that the order of additions is the same as without recomputation.
   void process_again(const Node& node, std::span<const Tensor> gradients) {
     const Recomputation& again = *node.recomputation;
-    std::optional<SeparateTapes> alone;  // no tape may record this pass
+    std::optional<SeparateTapes> alone;  // if recording is stopped, only `recording` records
     if (recording_stopped()) alone.emplace();
     Recording recording({.watch_accessed_variables = false});
     std::vector<int> sources, own_slots;  // slots in the new recording and in this one
@@ -371,7 +371,7 @@ class BackwardPass {
     return function({call, node.input_specs, node.outputs, gradients, needed});
   }
 
-  /// Adds a Gradient or a GradientBlock.
+  /// Adds a Gradient or a GradientBlock to the sum of `slot` or, for a read, of its variable.
   template <class Part>
   void accumulate(int slot, const Part& part) {
     const int variable = recording_.variable_slot(slot);
@@ -420,7 +420,7 @@ class BackwardPass {
   std::size_t num_reported_ = 0;
   std::vector<GradientSum> sums_;     // by slot
   std::vector<Gradient> results_;     // by source
-  std::vector<std::size_t> missing_;  // sources without gradient
+  std::vector<std::size_t> missing_;  // sources without a gradient
 };
 
 }  // namespace

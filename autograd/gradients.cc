@@ -1,4 +1,4 @@
-// The table of gradients by operation, and sums of gradients.
+// Table of gradient functions by operation, and sums of gradients.
 // SPDX-License-Identifier: Apache-2.0
 #include "autograd/gradients.h"
 
@@ -78,8 +78,8 @@ namespace {
 
 constexpr int kSeveral = -1;
 
-/// Returns the only axis along which the block is shorter than the tensor; kSeveral if there are
-/// several such axes.
+/// Returns the only axis along which the block is shorter than the tensor, or 0 if there is none;
+/// kSeveral if there are several such axes or the tensor is a scalar.
 int axis_of(const GradientBlock& block) {
   int found = 0;
   int count = 0;

@@ -23,7 +23,7 @@ struct GradientBlock {
   Shape whole;
 };
 
-/// Returns the block padded with zeros.
+/// Returns the block, padded with zeros to the shape of the whole tensor.
 Tensor padded(const GradientBlock& block);
 
 /// Returns the sum of blocks of one tensor, in an order that depends only on the blocks. Blocks
@@ -83,16 +83,17 @@ struct GradientContext {
   }
 };
 
-/// Returns one Gradient per input, or none for an input that no path reaches or that is not needed.
+/// Returns one Gradient per input, which is empty if the input is not needed or gets no gradient.
 /// Uses operations, so that outer tapes can differentiate again.
 using GradientFunction = std::vector<Gradient> (*)(const GradientContext& context);
 
-/// Sets of inputs, or of outputs, whose elements a gradient function reads; bit i stands for the
-/// i-th of them.
+/// Sets of inputs, or of outputs, whose elements a gradient function reads; bit i stands for input
+/// or output i.
 inline constexpr std::uint32_t kNoTensor = 0, kFirstTensor = 0b1, kSecondTensor = 0b10;
 inline constexpr std::uint32_t kEveryTensor = ~0u;
 
-/// A row of the table: an operation's gradient, and the values that a tape must keep for it.
+/// Row of the gradient table: an operation's gradient function, and the inputs and outputs that a
+/// tape must keep for it.
 struct OpGradient {
   OpId op = OpId::kCount;
   GradientFunction function = nullptr;
@@ -108,12 +109,13 @@ std::span<const OpGradient> normalization_gradients();
 std::span<const OpGradient> reduction_gradients();
 std::span<const OpGradient> shape_gradients();
 
-/// Returns the gradient of an operation; null if there is none. is_constant_for_gradients() then
-/// distinguishes constants (comparisons, argmax, one-hot, ...) from missing gradients.
+/// Returns the gradient function of an operation; null if there is none.
+/// is_constant_for_gradients() then distinguishes constants (comparisons, argmax, one-hot, ...)
+/// from missing gradients.
 GradientFunction find_gradient(OpId op);
 
-/// Returns true if the result is piecewise constant or not floating-point, so that no gradient
-/// flows through the operation.
+/// Returns true if no gradient flows through the operation: its result is piecewise constant or not
+/// floating-point, or it is stop_gradient().
 bool is_constant_for_gradients(OpId op);
 
 /// Return bit masks of the inputs and the outputs of this call that a tape must keep.

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Matrix products: y = activation(A B + bias), where A and B are a and b, possibly transposed. dz
-// is the gradient before the activation.
+// is the gradient of A B + bias.
 #include "autograd/gradients.h"
 #include "tutti/tensor/dispatch.h"
 #include "tutti/tensor/tensor_ops.h"
@@ -60,15 +60,15 @@ Gradients matmul_gradient(const GradientContext& c) {
 
 // Gradients of convolutions.
 //
-// A convolution is linear in the image and in the filter, so derivatives of any order consist of
-// the same three operations.
+// A convolution is linear in the image and in the filter, so its derivatives of any order consist
+// of conv2d(), conv2d_backward_input() and conv2d_backward_filter().
 
 Conv2dAttributes without_activation(Conv2dAttributes attributes) {
   attributes.activation = FusedActivation::kNone;
   return attributes;
 }
 
-/// Applies conv2d with the padding of `attributes`.
+/// Applies conv2d with `attributes`, but without an activation.
 Tensor convolve(const Tensor& x, const Tensor& filter, const Shape& output_shape,
                 const Conv2dAttributes& attributes) {
   OpCall call;
@@ -100,7 +100,7 @@ Gradients conv2d_backward_input_gradient(const GradientContext& c) {
   return result;
 }
 
-/// Inputs (x, dy); the result has the shape of the filter.
+/// Differentiates conv2d_backward_filter(x, dy), whose result has the filter's shape.
 Gradients conv2d_backward_filter_gradient(const GradientContext& c) {
   const auto& attributes = c.attributes_as<Conv2dAttributes>();
   Gradients result(2);
@@ -121,7 +121,7 @@ Gradients average_pool_grad_gradient(const GradientContext& c) {
   return single(dispatch_one(std::move(call)));
 }
 
-using C = const GradientContext&;  // short name for the table's rows
+using C = const GradientContext&;  // short name in the table below
 
 constexpr OpGradient kLinearGradients[] = {
     {OpId::kMatMul, matmul_gradient, kFirstTensor | kSecondTensor, kFirstTensor},

@@ -26,7 +26,7 @@ Tensor statistics_gradient(const GradientContext& c, std::int64_t rows) {
   return dx;
 }
 
-/// Inputs (x, gamma, beta), outputs (y, mean, variance).
+/// Differentiates batch_norm_training(): inputs (x, gamma, beta), outputs (y, mean, variance).
 Gradients batch_norm_training_gradient(const GradientContext& c) {
   const double epsilon = c.attributes_as<BatchNormAttributes>().epsilon;
   Gradients result(3);
@@ -51,7 +51,7 @@ Gradients batch_norm_training_gradient(const GradientContext& c) {
   return result;
 }
 
-/// Takes the inputs (x, gamma, beta, mean, variance).
+/// Differentiates batch_norm_inference(x, gamma, beta, mean, variance).
 Gradients batch_norm_inference_gradient(const GradientContext& c) {
   const Tensor& gamma = c.in(1);
   const Tensor x = cast(c.in(0), gamma.dtype()), dy = cast(c.dy(), gamma.dtype());
@@ -69,7 +69,7 @@ Gradients batch_norm_inference_gradient(const GradientContext& c) {
   return result;
 }
 
-/// Differentiates group normalisation: inputs (x, gamma, beta), outputs (y, mean, variance); only y
+/// Differentiates group_norm(): inputs (x, gamma, beta), outputs (y, mean, variance); only y
 /// is visible to callers.
 Gradients group_norm_gradient(const GradientContext& c) {
   std::vector<Tensor> gradients = group_norm_grad(c.in(0), c.in(1), c.out(1), c.out(2), c.dy(),
@@ -87,7 +87,7 @@ Tensor row_sum(const Tensor& x) { return reduce_sum(x, {.axes = {-1}, .keep_dims
 /// Reshapes [batch] to [batch, 1].
 Tensor as_column(const Tensor& x) { return expand_dims(x, -1); }
 
-/// softmax_grad(y, dy) = (dy - sum(dy y)) y.
+/// Differentiates softmax_grad(y, dy) = (dy - sum(dy y)) y.
 Gradients softmax_grad_gradient(const GradientContext& c) {
   const Tensor& y = c.in(0);
   const Tensor& dy = c.in(1);
@@ -98,7 +98,7 @@ Gradients softmax_grad_gradient(const GradientContext& c) {
   return result;
 }
 
-/// log_softmax_grad(y, dy) = dy - exp(y) sum(dy).
+/// Differentiates log_softmax_grad(y, dy) = dy - exp(y) sum(dy).
 Gradients log_softmax_grad_gradient(const GradientContext& c) {
   const Tensor& g = c.dy();
   const Tensor weighted = g * exp(c.in(0));
@@ -108,7 +108,8 @@ Gradients log_softmax_grad_gradient(const GradientContext& c) {
   return result;
 }
 
-/// Inputs (labels, logits). As in tf, each row of labels is assumed to be a distribution.
+/// Differentiates softmax_cross_entropy(labels, logits). As in tf, each row of labels is assumed to
+/// be a probability distribution.
 Gradients softmax_cross_entropy_gradient(const GradientContext& c) {
   const Tensor dy = as_column(c.dy());
   Gradients result(2);
@@ -123,7 +124,8 @@ Gradients sparse_softmax_cross_entropy_gradient(const GradientContext& c) {
   return result;
 }
 
-/// sparse_softmax_cross_entropy_grad(labels, logits, dy) = (s - one_hot(labels)) dy[row].
+/// Differentiates sparse_softmax_cross_entropy_grad(labels, logits, dy) =
+/// (s - one_hot(labels)) dy[row].
 Gradients sparse_softmax_cross_entropy_grad_gradient(const GradientContext& c) {
   const Tensor& logits = c.in(1);
   const Tensor& dy = c.in(2);
@@ -138,7 +140,7 @@ Gradients sparse_softmax_cross_entropy_grad_gradient(const GradientContext& c) {
   return result;
 }
 
-/// Inputs (labels, logits).
+/// Differentiates sigmoid_cross_entropy(labels, logits).
 Gradients sigmoid_cross_entropy_gradient(const GradientContext& c) {
   Gradients result(2);
   if (c.needs(0)) result[0] = -(c.in(1) * c.dy());
@@ -146,9 +148,8 @@ Gradients sigmoid_cross_entropy_gradient(const GradientContext& c) {
   return result;
 }
 
-/// Returns the gradients of an operation with inputs (query, key, value) and outputs (result,
-/// sums), of which only the result is visible to callers. A tape that records this computation may
-/// need its gradients, so only differentiable operations are used.
+/// Differentiates attention: inputs (query, key, value), outputs (result, sums); only the result is
+/// visible to callers. If a tape records this computation, uses only differentiable operations.
 Gradients attention_gradient(const GradientContext& c) {
   const auto& a = c.attributes_as<AttentionAttributes>();
   const Tensor &query = c.in(0), &key = c.in(1), &value = c.in(2);
@@ -170,7 +171,7 @@ Gradients attention_gradient(const GradientContext& c) {
 }
 
 constexpr std::uint32_t kStatistics = 0b110;  // bits for the outputs mean and variance
-using C = const GradientContext&;             // short name for the table's rows
+using C = const GradientContext&;             // short name in the table below
 
 constexpr OpGradient kNormalizationGradients[] = {
     {OpId::kBatchNormTraining, batch_norm_training_gradient, kFirstTensor | kSecondTensor,

@@ -34,8 +34,9 @@ ReadAgain read_again_of(const Variable& variable, const Tensor& value) {
   return [variable, version, dtype = value.dtype(), device = value.device()] {
     if (variable.storage().released_version() != version) {
       fail(ErrorCode::kFailedPrecondition, "GradientTape::gradient: Variable '", variable.name(),
-           "' was written after the step read it, and the old value was not kept; expected writes "
-           "before the first read or after the gradient; or set reshard_after_forward = false");
+           "' was written after the step read it, and the old value was not kept; expected no "
+           "write between the read and gradient(); write earlier or later, or set "
+           "reshard_after_forward = false");
     }
     const Tensor again = variable.storage().read_as(dtype).to(device).alias();
     tapes_see_read(variable, again);

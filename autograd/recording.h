@@ -91,8 +91,8 @@ class Recording final : public OpObserver {
   const std::vector<Variable>& variables() const { return variables_; }
 
   Recording* outer = nullptr;  // next outer recording of this thread
-  /// Used by TapeBoundary. After close(who), use of a tensor that was recorded before mark() is an
-  /// error that names `who`; an empty `who` permits it again.
+  /// Used by TapeBoundary. After close(who), use of a variable, or of a tensor that was recorded
+  /// before mark(), is an error that names `who`; an empty `who` permits such uses again.
   void mark() { first_inner_slot_ = num_slots(); }
   void close(std::string_view who) { closed_by_ = who; }
 

@@ -7,7 +7,7 @@ namespace tutti::internal {
 
 namespace {
 
-/// The reduced axes, and the shape of the result with those axes kept at length 1.
+/// Reduced axes, and the shape of the result with these axes kept at length 1.
 struct Reduction {
   explicit Reduction(const GradientContext& c) {
     const std::uint32_t bits = c.attributes_as<AxesAttributes>().axes;
@@ -20,7 +20,7 @@ struct Reduction {
     }
   }
 
-  /// Sums over the same axes, keeping the rank.
+  /// Sums x over the reduced axes, keeping the rank.
   Tensor sum(const Tensor& x) const {
     return axes.empty() ? x : reduce_sum(x, {.axes = axes, .keep_dims = true});
   }
@@ -66,8 +66,8 @@ Gradients reduce_extreme_gradient(const GradientContext& c) {
   return single(mask * (reshape(c.dy(), reduction.kept) / reduction.sum(mask)));
 }
 
-/// Multiplies all other elements instead of dividing by the element, so that the result is correct
-/// for zeros and can be differentiated again.
+/// Multiplies all other elements instead of dividing the product by the element, so that the result
+/// is correct for zeros and can be differentiated again.
 Gradients reduce_product_gradient(const GradientContext& c) {
   const Tensor& x = c.in(0);
   if (x.num_elements() == 0) return single(Tensor::zeros(x.shape(), x.dtype(), x.device()));
@@ -92,7 +92,7 @@ Gradients reduce_product_gradient(const GradientContext& c) {
   return single(x.rank() < 2 ? gradient : transpose(gradient, inverse));
 }
 
-using C = const GradientContext&;  // short alias, used in the table's rows
+using C = const GradientContext&;  // short name in the table below
 
 constexpr OpGradient kReductionGradients[] = {
     {OpId::kReduceSum,

@@ -1,4 +1,4 @@
-// The group of one replica, and the current group of a thread.
+// Implements the group of one replica, and each thread's current group.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/autograd/replica_group.h"
 

@@ -1,4 +1,4 @@
-// ReplicaShards: which replica owns which elements of a variable.
+// ReplicaShards: the elements of a variable that each replica owns.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -23,8 +23,8 @@ class ReplicaShards {
   /// Returns the shard of local replica `replica`. Shards are disjoint, cover the variable, and may
   /// be empty.
   Shard shard(int replica) const { return ranges_[static_cast<std::size_t>(replica)]; }
-  /// Returns, for each worker, the total number of elements that its replicas own; empty for one
-  /// process.
+  /// Returns, for each worker, the total number of elements that its replicas own; empty if there
+  /// is only one process.
   std::span<const std::size_t> counts_of_workers() const { return counts_of_workers_; }
   /// Returns true if each replica needs the summed gradient only for its own shard.
   bool sums_shards() const { return sums_shards_; }

@@ -1,4 +1,4 @@
-// Gradients of operations that move elements.
+// Gradients of operations that rearrange or select elements.
 // SPDX-License-Identifier: Apache-2.0
 #include "autograd/gradients.h"
 #include "tutti/tensor/tensor_ops.h"
@@ -50,7 +50,8 @@ Gradients concat_gradient(const GradientContext& c) {
   return result;
 }
 
-/// Inputs (params, indices). Only the rows of `params` that were read have a gradient.
+/// Differentiates gather(params, indices). Only the rows that were read from `params` have a
+/// gradient.
 Gradients gather_gradient(const GradientContext& c) {
   const Shape& params = c.shape(0);
   Gradients result(2);
@@ -76,8 +77,8 @@ Gradients cumulative_sum_gradient(const GradientContext& c) {
   return single(cumulative_sum(c.dy(), {axis, exclusive, !is_reverse}));
 }
 
-/// Scatters each value's gradient to the value's position in the input. The operation's outputs are
-/// (values, indices).
+/// Differentiates top_k(), whose outputs are (values, indices): scatters each value's gradient to
+/// the value's position in the input.
 Gradients top_k_gradient(const GradientContext& c) {
   const std::int64_t n = c.shape(0).dim(-1);
   const std::int64_t k = c.dy().shape().dim(-1);
@@ -98,14 +99,14 @@ Gradients upsample_grad_gradient(const GradientContext& c) {
   return single(upsample2d(c.dy(), {factor_h, factor_w, interpolation}));
 }
 
-/// Inputs (values, indices).
+/// Differentiates scatter_rows(values, indices).
 Gradients scatter_rows_gradient(const GradientContext& c) {
   Gradients result(2);
   if (c.needs(0)) result[0] = gather(c.dy(), c.in(1));
   return result;
 }
 
-using C = const GradientContext&;  // short name for the table's rows
+using C = const GradientContext&;  // short name in the table below
 
 constexpr OpGradient kShapeGradients[] = {
     {OpId::kReshape, [](C c) { return single(reshape(c.dy(), c.shape(0))); }, kNoTensor},

@@ -31,7 +31,7 @@ Tensor identity_rows(const ValueGenerator& generator, std::int64_t first, std::i
 }
 
 /// Returns the variable's elements that start at index `first` and fill `shape`, generated as
-/// float32, as in every Initializer.
+/// float32.
 Tensor elements(const ValueGenerator& g, std::uint64_t first, const Shape& shape) {
   switch (g.kind) {
     case Kind::kConstant:

@@ -82,7 +82,7 @@ Tensor Variable::value() const {
   const bool is_cast = scope && storage().options().autocast && is_floating(dtype());
   Tensor value = is_cast ? storage().read_as(*scope) : storage().read();
   if (internal::any_tape_records()) {
-    value = value.alias();  // each read has its own identity on tapes
+    value = value.alias();  // gives each read its own identity on tapes
     internal::tapes_see_read(*this, value);
   }
   return is_cast && value.dtype() != *scope ? cast(value, *scope) : value;
@@ -164,7 +164,7 @@ Variable VariableStore::get(const std::string& name, const Shape& shape,
   if (found == variables_.end()) {
     fail(ErrorCode::kNotFound, "VariableStore: there is no variable '", name,
          "' to reuse; expected one of [", join(internal::names_of(variables_, &Variable::name)),
-         "]; create it before reuse_variables()");
+         "]; create the variable before reuse_variables()");
   }
   internal::require(found->shape() == shape, "VariableStore: variable '", name,
                     "' is reused with shape ", shape, "; expected the shape it was created with, ",
@@ -183,8 +183,8 @@ std::vector<Variable> VariableStore::trainable_variables() const {
 
 // One buffer of a variable, with assignments, scatter operations and optimizer updates in place.
 //
-// Copy-on-write: read() shares the buffer with the tensors that it returns. Every write first calls
-// make_unique(), which copies only if such a tensor still exists.
+// Copy-on-write: read() shares the buffer with the tensors that it returns. Writes in place first
+// call VariableMemory::writable(), which copies the buffer if such a tensor still exists.
 
 namespace tutti::internal {
 
@@ -192,7 +192,7 @@ namespace {
 
 /// Returns the address from which kernels read the rule's constants in each replay of a captured
 /// step; null if no step is being captured. Updates with equal constants share the address, so that
-/// they share a launch.
+/// one kernel launch applies them.
 const double* numbers_of_each_step(Device device, const UpdateRule& rule,
                                    const UpdateScalars& scalars) {
   StepRecorder* const recorder = StepRecorder::current();
@@ -211,10 +211,10 @@ const double* numbers_of_each_step(Device device, const UpdateRule& rule,
       recorder->reserve(device, sizeof(DeviceRule::constants), write, identity));
 }
 
-// These functions do not wait for the GPU. Tensors are on the variable's device.
+// The functions below do not wait for the GPU.
 
-/// Computes value += operand (kAdd) or value -= operand with an operation on the variable's device.
-/// No tape records the operation.
+/// Computes value += operand (kAdd) or value -= operand with an operation on the variable's device,
+/// which also holds the operand. No tape records the operation.
 void accumulate_by_operation(VariableMemory& value, AssignOp op, const Tensor& operand) {
   Tensor result;
   {
@@ -253,7 +253,7 @@ bool update_on_gpu(std::span<VariableMemory* const> values, const UpdateRule& ru
   std::vector<void*> places;
   for (VariableMemory* value : values) {
     TUTTI_CHECK(value->shape() == gradient.shape() && value->dtype() == dtype, rule.name(),
-                ": expected a slot that matches the gradient, got one of shape ", value->shape(),
+                ": expected a slot that matches the gradient, got a slot of shape ", value->shape(),
                 " for a gradient of shape ", gradient.shape());
     places.push_back(value->writable().address());
   }
@@ -304,7 +304,7 @@ void update_in_trace(StepTracer& tracer, std::span<VariableMemory* const> values
   for (std::size_t i = 0; i < values.size(); ++i) values[i]->assign(after[i]);
 }
 
-/// Warns once per rule.
+/// Logs the warning once per rule.
 void warn_of_update_by_host(const UpdateRule& rule) {
   log_warning_once(concat("the optimizer '", rule.name(),
                           "' has no GPU kernel, so each of its updates runs on the host, "
@@ -388,7 +388,7 @@ void check_divisors(const Tensor& values, const std::string& who) {
   });
 }
 
-/// Distinct rows of `slices`, ascending, and the sum of each row's values in position order.
+/// Distinct rows of `slices`, ascending, and the sum of each row's values, added in position order.
 struct SummedRows {
   std::vector<std::int64_t> rows;
   Tensor values;  // [rows.size(), ...]
@@ -425,8 +425,8 @@ SummedRows sum_duplicates(const IndexedSlices& slices, const std::vector<std::in
   return result;
 }
 
-/// Returns the beginning of an error text. Called only for errors, because building the text takes
-/// as long as updating a small variable.
+/// Returns the beginning of an error text. Dense updates on CPUs build it only for errors, because
+/// building it takes as long as updating a small variable.
 std::string who_updates(const UpdateRule& rule) {
   return concat("VariableComponent::update (", rule.name(), ")");
 }

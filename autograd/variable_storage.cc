@@ -168,8 +168,8 @@ class LocalStorage final : public VariableStorage {
   }
 
  private:
-  /// Rejects writes by several replicas of one process, because no strategy keeps their values
-  /// equal.
+  /// Rejects writes if this process has several replicas, because each replica would change the
+  /// variable.
   void require_one_writer(std::string_view method) const {
     const ReplicaGroup* const group = ReplicaGroup::find_current();
     if (!group || group->num_local_replicas() == 1 || options().allow_divergent) return;
@@ -196,7 +196,7 @@ class LocalStorage final : public VariableStorage {
 std::shared_ptr<VariableStorage> make_local_storage(const Tensor& initial_value, Device device,
                                                     VariableOptions options, const void* owner) {
   internal::require(initial_value.defined(), "Variable '", options.name,
-                    "': the initial value is undefined");
+                    "': the initial value is undefined; pass a defined tensor");
   return std::make_shared<LocalStorage>(initial_value, device, std::move(options), owner);
 }
 

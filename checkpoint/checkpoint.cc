@@ -1,4 +1,4 @@
-// Saving and restoring variables and state together.
+// Implements Checkpoint, which saves and restores variables and state together.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/checkpoint/checkpoint.h"
 
@@ -228,7 +228,7 @@ void restore_all(const std::vector<Variable>& variables, const CheckpointFile& f
   }
 }
 
-/// Adds the providers' tensors, each under "<provider>/<its name>".
+/// Adds the providers' tensors, each under "<provider>/<tensor name>".
 void add_provided(const TensorProviders& providers, TensorMap& tensors) {
   for (const auto& [provider_name, provider] : providers) {
     for (NamedTensor& tensor : provider.save()) {
@@ -277,9 +277,10 @@ void take_over(const CheckpointFile& file, const std::vector<Variable>& variable
     try {
       set_all(before, variables, states, providers);
     } catch (const std::exception& error) {
-      log(LogLevel::kError, concat("Checkpoint::restore: cannot undo: ", error.what()));
+      log(LogLevel::kError,
+          concat("Checkpoint::restore: cannot set the previous values: ", error.what()));
     } catch (...) {
-      log(LogLevel::kError, "Checkpoint::restore: cannot undo");
+      log(LogLevel::kError, "Checkpoint::restore: cannot set the previous values");
     }
     throw;
   }
@@ -290,8 +291,8 @@ bool is_provided(const TensorProviders& providers, const std::string& name) {
                      [&](const auto& each) { return name.starts_with(each.first + "/"); });
 }
 
-/// Returns the part of the file that belongs to none of the variables, states and providers;
-/// nullptr if there is no such part.
+/// Returns the tensors and states of the file that belong to none of the variables, states and
+/// providers; nullptr if there are none.
 std::shared_ptr<const CheckpointFile> rest_of(const CheckpointFile& file,
                                               const std::vector<Variable>& variables,
                                               const StateMap& states,
@@ -354,7 +355,7 @@ void warn_of_other_bits(const std::string& path, const std::string& saved_with) 
   if (saved_with.empty() || saved_with == here) return;
   log_warning(concat("Checkpoint::restore: ", path, " was saved with '", saved_with,
                      "', but this program computes with '", here,
-                     "': training continues, but not bit-identically; use TUTTI_MAX_ISA"));
+                     "': training continues, but not bit-identically; set TUTTI_MAX_ISA"));
 }
 
 }  // namespace

@@ -107,8 +107,8 @@ void require_checksums(const std::string& path, const Metadata& metadata,
   }
 }
 
-/// Returns true if any of our keys exists, because the file is then ours even if another key is
-/// damaged.
+/// Returns true if any of tutti's keys exists, because tutti then wrote the file, even if another
+/// key is damaged.
 bool is_ours(const Metadata& metadata) {
   const auto checksum = metadata.lower_bound(kTensorChecksumPrefix);
   return metadata.contains(kFormatKey) || metadata.contains(kChecksumKey) ||
@@ -213,7 +213,7 @@ std::optional<CheckpointFile> read_by_writer(
   return file;
 }
 
-// Snapshots in pieces.
+// Transfer of snapshots in chunks.
 
 SafetensorsLayout pieces_of(const CheckpointSnapshot& snapshot) {
   return lay_out_safetensors(to_safetensors(snapshot.values()));

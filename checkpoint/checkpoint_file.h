@@ -22,7 +22,7 @@ namespace tutti::internal {
 /// "xxh3" is a checksum of everything else.
 struct CheckpointFile {
   std::map<std::string, Tensor> tensors;
-  /// Parts, held by this process, of tensors that are not in `tensors`. Only versions have parts.
+  /// This process's parts of tensors that are not in `tensors`. Only versions have parts.
   std::map<std::string, TensorPart> parts;
   std::map<std::string, Json> states;
   CheckpointInfo info;
@@ -56,8 +56,8 @@ std::optional<CheckpointFile> read_by_writer(
 // whole snapshot.
 
 /// Returns the pieces of Checkpoint::to_bytes(): the head of the file, and the tensors (on the
-/// host) in the order in which the file stores them. They share the snapshot's memory if it is on
-/// the host.
+/// host) in the order in which the file stores them. The tensors share the snapshot's memory if
+/// it is on the host.
 SafetensorsLayout pieces_of(const CheckpointSnapshot& snapshot);
 
 /// Receiver of a snapshot that arrives in chunks. Like the file reader, it checks sizes before it
@@ -65,8 +65,8 @@ SafetensorsLayout pieces_of(const CheckpointSnapshot& snapshot);
 /// thread-safe.
 class ArrivingSnapshot {
  public:
-  /// `num_bytes` is the size of the whole file. `source` names it in errors. Throws kDataLoss for a
-  /// damaged head.
+  /// `num_bytes` is the size of the whole file, which `source` names in errors. Throws kDataLoss
+  /// for a damaged head.
   ArrivingSnapshot(std::string_view head, std::size_t num_bytes, std::string source);
   /// Returns the tensors, in piece order, that the caller fills with the elements.
   std::span<const MutableTensor> tensors() const { return tensors_; }

@@ -46,9 +46,8 @@ const char* advice_for(int error) {
   const bool known = ::fstatvfs(folder, &space) == 0;
   const auto bytes_free = known ? std::uint64_t{space.f_bavail} * space.f_frsize : 0;
   fail(is_full(error) ? ErrorCode::kResourceExhausted : ErrorCode::kUnavailable,
-       "Checkpoint: cannot write '", path, "': ", reason_of(error), "; it needs ", num_bytes,
-       " bytes, and ", known ? concat(bytes_free) : std::string("an unknown number"),
-       " are free there", advice_for(error));
+       "Checkpoint: cannot write '", path, "': ", reason_of(error), "; bytes needed: ", num_bytes,
+       ", bytes free: ", known ? concat(bytes_free) : std::string("unknown"), advice_for(error));
 }
 
 // Returns true for errors that indicate damage, as opposed to missing permissions, for example.

@@ -98,8 +98,9 @@ class FileAppender {
 };
 
 /// Open folder. Functions that write throw kResourceExhausted for a full disk or quota, else
-/// kUnavailable; each error states the path, the reason, the bytes needed and available, and what
-/// to do. Requires: is_plain_name() for each name. Symbolic links are not followed.
+/// kUnavailable; each error states the path and the reason, a remedy if there is one and, for file
+/// data, the bytes needed and free. Requires: is_plain_name() is true for each name. Symbolic links
+/// are not followed.
 class Folder {
  public:
   /// Opens the folder, following links because the user chose the path. Throws kNotFound or
@@ -116,7 +117,8 @@ class Folder {
   /// Returns the names in the folder, sorted. Throws kUnavailable, or kDataLoss if the folder is
   /// damaged.
   std::vector<std::string> names() const;
-  /// Returns nullopt if `name` is not a folder (or is a link).
+  /// Opens the folder `name`. Returns nullopt if `name` does not exist, is not a folder or is a
+  /// link.
   std::optional<Folder> find_folder(const std::string& name) const;
   Folder make_folder(const std::string& name) const;
   /// Returns true if the folder has an entry called `name`. Throws as size_of() does.

@@ -1,4 +1,4 @@
-// Loading of weights from a file that tutti or another program wrote.
+// Implements load_weights(), for files that tutti or another program wrote.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <filesystem>
@@ -72,8 +72,8 @@ CheckpointFile read_weights(const std::string& path) {
   return internal::read_checkpoint(path);
 }
 
-/// Converts a tensor whose first axis is the outputs to the layout of a variable of shape `wanted`,
-/// whose last axis is the outputs.
+/// Converts a tensor with the output dimension first to the layout of a variable of shape `wanted`,
+/// with the output dimension last.
 Tensor outputs_last(const Tensor& value, const Shape& wanted) {
   const Shape& shape = value.shape();
   if (shape.rank() < 2) return value;

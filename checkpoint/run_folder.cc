@@ -1,4 +1,4 @@
-// Implements the folder of a run: its versions, saving and reading them, and functions for tools.
+// Implements saving and reading the versions in a run's folder, and the functions that tools call.
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/run_folder.h"
 
@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::string_view kPrefix = "step_";
 constexpr std::string_view kFileSuffix = ".safetensors";
-constexpr const char* kLatest = "latest";         // earlier format: names the newest single file
+constexpr const char* kLatest = "latest";  // earlier format: contains the name of the newest file
 constexpr std::string_view kMark = "is_shared_";  // prefix of a unique name: see SharedFolderMark
 constexpr std::size_t kMaxLatestBytes = 4096;
 constexpr std::int64_t kUnknownAge = std::numeric_limits<std::int64_t>::max();
@@ -60,8 +60,8 @@ std::optional<std::int64_t> earlier_sequence(const std::string& name) {
   return parse_number<std::int64_t>(match[1].str()).value_or(0);
 }
 
-/// Returns true if tutti writes files with this name into a version's folder, in the current format
-/// or the earlier one.
+/// Returns true if tutti writes files with this name, other than the index, into a version's
+/// folder, in the current format or the earlier one.
 bool is_ours(const std::string& name) {
   return is_state_file(name) || is_tensor_file(name) || name == kNewIndexName ||
          name == kEarlierManifestName || earlier_sequence(name).has_value();
@@ -195,7 +195,7 @@ void delete_old(const Folder& run, const SaveSettings& settings) {
     num_good += is_whole && !settings.damaged.contains(version->name);
     if (!is_kept && is_readable) delete_version(run, *version);
   }
-  // Delete `latest` if it names a single file and no single file is left.
+  // Delete `latest` if it names a single-file version and no such version is left.
   if (std::ranges::any_of(find_versions(run), is_single_file)) return;
   if (step_of(name_in_latest(run), kFileSuffix)) run.remove(kLatest);
 }
@@ -292,9 +292,9 @@ void delete_versions(const std::string& directory) {
   std::filesystem::remove(directory, ignored);
 }
 
-// Several workers exchange small texts: the plan, file indexes, errors. A version that lacks a file
-// is never committed, whatever the order of crashes and errors, because worker 0 commits only after
-// every writer has reported its file and worker 0 has seen that file itself.
+// Workers that save together exchange small texts: the plan, file indexes, errors. A version that
+// lacks a file is never committed, whatever the order of crashes and errors, because worker 0
+// commits only after every writer has reported its file and worker 0 has seen that file itself.
 
 namespace {
 
@@ -361,7 +361,8 @@ VersionIndex write_own(const Folder& folder, const std::string& tag, const Check
   return index;
 }
 
-/// Merges the workers' files into one index. Throws unless worker 0 sees all of them.
+/// Merges the workers' files into one index. Throws kFailedPrecondition unless worker 0 sees all
+/// files.
 VersionIndex join_files(const Folder& folder, const std::vector<Json>& by_worker) {
   VersionIndex all;
   for (std::size_t w = 0; w < by_worker.size(); ++w) {
@@ -369,8 +370,8 @@ VersionIndex join_files(const Folder& folder, const std::vector<Json>& by_worker
     for (const auto& [name, file] : own.files) {
       const auto size = folder.size_of(name);
       if (size == file.num_bytes) continue;
-      fail(ErrorCode::kFailedPrecondition, "Checkpoint: expected the file of worker ", w, ", ",
-           name, " of ", file.num_bytes, " bytes, in '", folder.path(), "', got ",
+      fail(ErrorCode::kFailedPrecondition, "Checkpoint: expected worker ", w, "'s file ", name,
+           " of ", file.num_bytes, " bytes in '", folder.path(), "', got ",
            size ? concat(*size, " bytes") : std::string("none"), "; worker ", w,
            " writes to another folder with the same name", kRemedy);
     }
@@ -379,8 +380,8 @@ VersionIndex join_files(const Folder& folder, const std::vector<Json>& by_worker
   return all;
 }
 
-/// Empty file by which workers recognize worker 0's folder. If the destructor cannot delete it, the
-/// next save does.
+/// Empty file by which workers recognize worker 0's folder. If the destructor cannot delete the
+/// file, the next save does.
 struct SharedFolderMark {
   explicit SharedFolderMark(const std::string& directory)
       : folder(Folder::make(directory)),
@@ -415,8 +416,7 @@ std::optional<CheckpointFile> read_own(const std::string& path, const std::strin
       concat("Checkpoint: workers ", elsewhere, " cannot see worker 0's '", path, "'");
   if (reading.must_be_shared) fail(ErrorCode::kFailedPrecondition, problem, kRemedy);
   if (self.number == 0) {
-    log_warning_once(
-        concat(problem, ", so worker 0 reads everything and sends it to those workers"));
+    log_warning_once(concat(problem, ", so worker 0 reads everything and sends it to all workers"));
   }
   return std::nullopt;
 }

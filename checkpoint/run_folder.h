@@ -1,4 +1,4 @@
-// Folder of a run: finds its versions, and saves or reads one, alone or with other workers.
+// Functions that find, save and read the checkpoint versions in a run's folder.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace tutti::internal {
 
-/// A version with its index.
+/// Version that was found in a run's folder.
 struct FoundVersion {
   std::string name;  // name of the file or folder in the run's folder
   CheckpointVersion shown;
@@ -23,26 +23,27 @@ struct FoundVersion {
   std::int64_t age = 0;               // larger means newer; the sequence number, if known
 };
 
-/// Returns "step_12".
+/// Returns the name of a version: "step_12" for step 12.
 std::string version_name(std::int64_t step);
 
-/// Returns all versions, also incomplete ones, with their states judged by indexes and file sizes;
-/// the newest is last. Ignores files and folders whose names are not version names.
+/// Returns all versions, including incomplete ones, from oldest to newest. Derives their states
+/// from indexes and file sizes. Ignores files and folders whose names are not version names.
 std::vector<FoundVersion> find_versions(const Folder& run);
 
 struct SaveSettings {
-  int max_to_keep = 0;            // 0: all
+  int max_to_keep = 0;            // number of versions to keep; 0 keeps all
   std::set<std::string> damaged;  // names of damaged versions, which max_to_keep does not count
 };
 
-/// Deletes every version that can be read, the oldest first, and the folder if it is then empty.
+/// Deletes every version that has a readable index, the oldest first. Then deletes the folder if it
+/// is empty.
 void delete_versions(const std::string& directory);
 
 // Functions for workers that save and read checkpoints together on a shared disk, each worker
 // handling its own parts.
 
-/// This worker, as one of the workers that save together. If one worker fails, all throw its error,
-/// which names that worker.
+/// One of the workers that save or read a checkpoint together. If a worker fails, all workers throw
+/// its error, which names that worker.
 struct CheckpointWorker {
   int number = 0;  // this worker's number; worker 0 writes the index
   ExchangeTexts exchange;
@@ -52,10 +53,10 @@ struct CheckpointWorker {
 /// it.
 bool is_shared(const std::string& directory, const CheckpointWorker& self);
 
-/// Writes a version, then deletes older ones. Without an exchange, this process writes all of it.
-/// Otherwise, each worker writes a file with its parts; worker 0 numbers the version and commits it
-/// once all files are on disk. If a worker fails or is lost before the commit, nothing is
-/// committed. Throws Folder's errors, which leave earlier versions unchanged, and
+/// Writes a version, then deletes older ones. Without an exchange, this process writes the whole
+/// version. Otherwise, each worker writes a file with its parts; worker 0 numbers the version and
+/// commits it once all files are on disk. If a worker fails or is lost before the commit, nothing
+/// is committed. Throws Folder's errors, which leave earlier versions unchanged, and
 /// kFailedPrecondition, naming a worker that sees a different folder. Collective: every worker must
 /// call it.
 void save_version(const std::string& directory, const CheckpointFile& file,

@@ -1,4 +1,4 @@
-// Writing and reading safetensors files.
+// Implements writing and reading of safetensors files.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/checkpoint/safetensors.h"
 
@@ -38,7 +38,8 @@ std::size_t rank_of(DType dtype) {
   return rank;
 }
 
-// Our JSON writer replaces invalid UTF-8, so an invalid name would be read back as a different one.
+// tutti's JSON writer replaces invalid UTF-8, so an invalid name would be read back as another
+// name.
 bool is_utf8(const std::string& text) { return Json::parse(Json(text).dump()).as_string() == text; }
 
 void require_name(const std::string& name, std::set<std::string>& seen, const char* what) {
@@ -166,8 +167,8 @@ std::string format_safetensors(const SafetensorsFile& file) {
   return bytes;
 }
 
-// Reading. The header is not trusted: each of its claims is checked against the file's bytes before
-// being used to read elements.
+// Reading. The header is not trusted: each value in it is checked against the file's size before it
+// is used to read elements.
 
 namespace {
 
@@ -242,8 +243,8 @@ class HeaderParser {
     return in_header(concat("tensor '", name, "'"), [&] {
       for (const auto& [key, value] : json.as_object()) {
         if (key != "dtype" && key != "shape" && key != "data_offsets") {
-          fail(ErrorCode::kInvalidArgument, "expected dtype, shape and data_offsets, got '", key,
-               "'");
+          fail(ErrorCode::kInvalidArgument, "expected only dtype, shape and data_offsets, got '",
+               key, "'");
         }
       }
       SafetensorsEntry entry;
@@ -284,7 +285,7 @@ class HeaderParser {
   Shape read_shape(const std::string& tensor, const Json::Array& json) const {
     if (json.size() > static_cast<std::size_t>(Shape::kMaxRank)) {
       fail(ErrorCode::kUnimplemented, source_, ": tensor '", tensor, "' has ", json.size(),
-           " dimensions; expected at most ", Shape::kMaxRank);
+           " dimensions; expected at most ", Shape::kMaxRank, "; reshape it");
     }
     std::vector<std::int64_t> dims;
     for (const Json& dim : json)
@@ -318,7 +319,7 @@ class HeaderParser {
       }
       if (entry.begin != end) {
         fail_at(source_, head_size_ + entry.begin, "tensor '", entry.name, "' ",
-                entry.begin < end ? "overlaps the previous tensor" : "leaves a gap before it",
+                entry.begin < end ? "overlaps the previous tensor" : "follows a gap",
                 "; expected it at offset ", head_size_ + end);
       }
       end = entry.end;

@@ -24,7 +24,7 @@ inline constexpr std::size_t kSafetensorsLengthBytes = 8;
 inline constexpr std::size_t kSafetensorsMaxHeaderBytes = 100'000'000;
 inline constexpr std::string_view kSafetensorsMetadata = "__metadata__";
 
-/// Types in the order in which the format's own writer sorts tensors: wide types first.
+/// Types in the order in which the reference implementation sorts tensors: wide types first.
 inline constexpr std::pair<std::string_view, DType> kSafetensorsDTypes[] = {
     {"I64", DType::kInt64}, {"F64", DType::kFloat64},   {"F32", DType::kFloat32},
     {"I32", DType::kInt32}, {"BF16", DType::kBFloat16}, {"F16", DType::kFloat16},
@@ -64,7 +64,7 @@ SafetensorsLayout lay_out_safetensors(const SafetensorsFile& file);
 
 struct SafetensorsHeader {
   std::vector<std::pair<std::string, std::string>> metadata;
-  std::vector<SafetensorsEntry> entries;  // in file order; they fill the file after its header
+  std::vector<SafetensorsEntry> entries;  // in file order; cover all bytes after the header
 };
 /// Throws kDataLoss naming the source, the offset and the tensor if an element of type BOOL is
 /// neither 0 nor 1; other types allow any bytes. `offset` is the offset of `elements` in the file.

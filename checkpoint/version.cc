@@ -1,5 +1,5 @@
-// Implements versions: writes the index last, and verifies the checksum of every file that it
-// reads.
+// Implements checkpoint versions: writes the index last, and verifies every file's checksum when
+// reading.
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/version.h"
 
@@ -34,7 +34,7 @@ void require_checksum(const std::string& path, const IndexedFile& file, const st
        actual);
 }
 
-// The index.
+// Reading and writing the index.
 
 template <class Map, class Make>
 Json object_of(const Map& map, const Make& make) {
@@ -76,7 +76,8 @@ CutTensor cut_in(const Json& json, const VersionIndex& index) {
   CutTensor cut{*known, Shape(dims)};
   const std::int64_t count = cut.shape.num_elements();
   for (const auto& [file, ends] : json.at("elements").as_object()) {
-    if (ends.as_array().size() != 2) refuse("expected 2 ends, got ", ends.as_array().size());
+    if (ends.as_array().size() != 2)
+      refuse("expected a range [begin, end], got a list of length ", ends.as_array().size());
     const ElementRange range{ends.as_array()[0].as_int(), ends.as_array()[1].as_int()};
     if (range.first < 0 || range.second < range.first || range.second > count) {
       refuse("expected elements within [0, ", count, "], got [", range.first, ", ", range.second,
@@ -102,7 +103,7 @@ void require_whole(const VersionIndex& index, const std::string& source) {
     }
     if (is_whole && next == cut.shape.num_elements()) continue;
     fail(ErrorCode::kDataLoss, source, ": tensor '", name, "': expected each of its elements [0, ",
-         cut.shape.num_elements(), ") exactly once, got ", got);
+         cut.shape.num_elements(), ") exactly once, got ", got.empty() ? "no elements" : got);
   }
 }
 
@@ -173,7 +174,8 @@ VersionIndex parse_index(std::string_view text, const std::string& source) {
         }
         VersionIndex index = index_in(json);
         if (!index.files.contains(index.state_file)) {
-          refuse("expected a state file that is listed, got '", index.state_file, "'");
+          refuse("expected 'state' to be one of the files that the metadata lists, got '",
+                 index.state_file, "'");
         }
         if (index.sequence < 1 || index.sequence > kMaxSequence) {
           refuse("expected a sequence from 1 to ", kMaxSequence, ", got ", index.sequence);
@@ -183,7 +185,7 @@ VersionIndex parse_index(std::string_view text, const std::string& source) {
       });
 }
 
-// Writing.
+// Writing a version.
 
 namespace {
 
@@ -294,7 +296,7 @@ VersionIndex commit_version(const Folder& folder, VersionIndex index,
   return index;
 }
 
-// Reading.
+// Reading a version.
 
 namespace {
 
@@ -304,7 +306,7 @@ struct Destination {
   std::uint64_t first = 0;
   MutableTensor values;
 };
-/// Destinations by tensor name. Bytes of tensors without one are read, hashed and dropped.
+/// Destinations by tensor name. Bytes of tensors without a destination are hashed and dropped.
 using Destinations = std::map<std::string, Destination>;
 
 /// A tensor file whose header agrees with the index.
@@ -324,7 +326,8 @@ class TensorFile {
 
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }
 
-  /// Reads all bytes, and throws kDataLoss unless their checksum equals the one in the index.
+  /// Reads all bytes of the file and copies the wanted ones to `destinations`. Throws kDataLoss
+  /// unless the checksum equals the one in the index.
   void read(const Destinations& destinations) const {
     Hasher hasher;
     hasher.update(head_);
@@ -379,7 +382,7 @@ class TensorFile {
     };
     if (entries_.size() == num_listed && std::ranges::all_of(entries_, is_listed)) return;
     fail(ErrorCode::kDataLoss, reader_.path(), ": expected the ", num_listed, " tensors that ",
-         kIndexName, " lists for this file, got ", entries_.size(), " that do not match them");
+         kIndexName, " lists for this file, got ", entries_.size(), " different ones");
   }
 
   void read_range(const SafetensorsEntry& entry, std::size_t begin, std::size_t end, std::byte* to,
@@ -413,8 +416,8 @@ const TensorPart* wanted_part(const WantedParts& wanted, const std::string& tens
   return &part->second;
 }
 
-/// Returns true if the file must be read: either it contains wanted elements, or it contains no
-/// tensors and is read only to verify its checksum.
+/// Returns true if the file must be read: it contains wanted elements, or it contains no tensors
+/// and is read only to verify its checksum.
 bool holds_wanted(const VersionIndex& index, const std::string& file, const WantedParts& wanted) {
   for (const auto& [tensor, whole] : index.weight_map) {
     if (whole == file) return true;
@@ -473,9 +476,10 @@ std::optional<VersionIndex> read_index(const Folder& folder) {
 VersionIndex require_index(const Folder& folder) {
   std::optional<VersionIndex> index = read_index(folder);
   if (index) return std::move(*index);
-  fail(ErrorCode::kNotFound, "Checkpoint: '", folder.path(), "': expected a version with ",
-       kIndexName,
-       ", got none; the folder is not a checkpoint, or its save never finished; try another one");
+  fail(
+      ErrorCode::kNotFound, "Checkpoint: '", folder.path(), "': expected a version with ",
+      kIndexName,
+      ", got none; the folder is not a checkpoint, or its save never finished; try another folder");
 }
 
 void require_files(const Folder& folder, const VersionIndex& index) {
@@ -484,9 +488,10 @@ void require_files(const Folder& folder, const VersionIndex& index) {
     if (size == file.num_bytes) continue;
     fail(ErrorCode::kDataLoss, folder.path_of(name), ": expected a file of ", file.num_bytes,
          " bytes, got ",
-         folder.is_link(name) ? "a symbolic link, which is not followed; copy the file itself there"
-         : size               ? concat(*size)
-                              : std::string("none"));
+         folder.is_link(name)
+             ? "a symbolic link, which is not followed; replace it with a copy of the file"
+         : size ? concat(*size)
+                : std::string("none"));
   }
 }
 

@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The index is Hugging Face's model.safetensors.index.json. Its `weight_map` names the file of each
-// tensor that is stored whole, its `parts` the files of each tensor that is split into ranges of
-// elements, its `metadata` the size and the XXH3-128 of every other file of the version. The index
-// ends with its own XXH3-128, is written last and is renamed into place: a folder without it is not
-// a version.
+// tensor that is stored whole. Its `parts` names the files of each tensor that is split into ranges
+// of elements. Its `metadata` contains the size and the XXH3-128 checksum of every other file. The
+// index ends with its own checksum, is written last and is renamed into place: a folder without an
+// index is not a version.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ namespace tutti::internal {
 
 inline constexpr const char* kIndexName = "model.safetensors.index.json";
 inline constexpr const char* kNewIndexName = "model.safetensors.index.json.tmp";  // uncommitted
-/// File whose existence marked a version as committed in tutti's earlier format, which is now
-/// refused.
+/// File whose existence marked a version as committed in tutti's earlier format, which cannot be
+/// read any more.
 inline constexpr const char* kEarlierManifestName = "manifest.json";
 
 /// Largest sequence number of a version; adding 1 to it does not overflow.
@@ -38,7 +38,7 @@ struct IndexedFile {
   bool operator==(const IndexedFile&) const = default;
 };
 
-/// The elements [first, second) of a tensor in row-major order.
+/// Elements [first, second) of a tensor, in row-major order.
 using ElementRange = std::pair<std::int64_t, std::int64_t>;
 
 /// Tensor that is stored as several ranges of its elements. Each range has shape [count] and is in
@@ -74,7 +74,8 @@ VersionIndex index_in(const Json& json);
 std::string sealed(Json json);
 std::string format_index(const VersionIndex& index);
 /// Inverse of format_index(). `source` names the text in errors. Throws kDataLoss for text that is
-/// damaged, truncated, inconsistent or not written by tutti; kUnimplemented for a newer format.
+/// damaged, truncated, inconsistent or not written by tutti; kUnimplemented for another version of
+/// the format.
 VersionIndex parse_index(std::string_view text, const std::string& source);
 
 /// Returns the name of tensor file `number` (counted from 0) out of `count`; `tag` precedes the
@@ -108,11 +109,11 @@ void require_files(const Folder& folder, const VersionIndex& index);
 using WantedParts = std::map<std::string, TensorPart>;
 
 /// Reads all tensors; for a tensor in `wanted`, returns only the wanted elements (as one value).
-/// Does not open files without wanted elements; reads every other file completely and verifies its
-/// checksum. Throws kDataLoss naming the file, kNotFound if the folder has no index.
+/// Does not open files whose elements are all unwanted; reads every other file completely and
+/// verifies its checksum. Throws kDataLoss naming the file, kNotFound if the folder has no index.
 CheckpointFile read_version(const Folder& folder, const WantedParts& wanted = {});
 
-/// Returns the problems of a version, one line per file; empty if the version is undamaged.
+/// Returns the problems of a version, one line per damaged file; empty if there are none.
 std::vector<std::string> find_damage(const Folder& folder, const VersionIndex& index);
 
 /// Tensor of a version, without its values.

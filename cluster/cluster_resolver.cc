@@ -1,4 +1,4 @@
-// Base class of resolvers, environment variables as a value type, and unions of resolvers.
+// Implements ClusterResolver, Environment and UnionResolver.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/cluster_resolver.h"
 

@@ -1,4 +1,4 @@
-// Jobs, tasks and addresses: construction, access and JSON.
+// Implements ClusterSpec: construction, access, and conversion from and to JSON.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/cluster_spec.h"
 
@@ -56,7 +56,9 @@ ClusterSpec::ClusterSpec(std::initializer_list<std::pair<std::string, JobTasks>>
     if (jobs_.emplace(job, tasks).second) continue;
     fail(ErrorCode::kInvalidArgument, "ClusterSpec: the job '", job, "' is given twice");
   }
-  if (jobs_.contains("")) fail(ErrorCode::kInvalidArgument, "ClusterSpec: one job has no name");
+  if (jobs_.contains(""))
+    fail(ErrorCode::kInvalidArgument,
+         "ClusterSpec: expected a name for each job, got a job with no name");
 }
 
 ClusterSpec::ClusterSpec(Jobs jobs) : jobs_(std::move(jobs)) {
@@ -150,7 +152,8 @@ namespace {
 
 using internal::JsonPlace;
 
-// tf has no limit. A larger index is a mistake: job_tasks() would return a list of that size.
+// tf.train.ClusterSpec has no limit. A larger index is a mistake: job_tasks() would return a list
+// of that size.
 constexpr int kLargestIndexOfJob = 999'999;
 
 bool is_job_name(std::string_view name) {
@@ -222,7 +225,7 @@ ClusterSpec ClusterSpec::from_cluster_def(const Json& json, std::string_view pat
     const JsonPlace job = list->element(i);
     job.object("an object with the members name and tasks");
     const std::optional<JsonPlace> name = job.find("name"), tasks = job.find("tasks");
-    if (!name) job.fail("a member name");
+    if (!name) job.fail("a member 'name'");
     check_job_name(name->text("a job's name"), name->path());
     if (tasks) tasks->object("an object of addresses by index");
     if (!jobs.emplace(name->value().as_string(), tasks ? read_sparse(*tasks) : JobTasks()).second) {

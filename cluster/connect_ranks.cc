@@ -23,7 +23,7 @@ using internal::FileDescriptor;
 using internal::Segment;
 using Way = ConnectOptions::Way;
 
-/// Connects one rank to the mesh.
+/// Builder of the connections from one rank to all others.
 class Linker {
  public:
   Linker(int rank, int size, ConnectOptions options)
@@ -64,7 +64,7 @@ class Linker {
   }
 
   /// Returns the size of this rank's segment. Buffers that do not fit are allocated elsewhere and
-  /// copied, but the windows of groups must fit.
+  /// copied, but each group's shared window must fit.
   std::size_t segment_bytes() const {
     constexpr std::size_t kPage = internal::kPageBytes, kBegin = internal::kPlaceBegin;
     constexpr std::size_t kLeast = std::size_t{64} << 20;
@@ -107,7 +107,7 @@ class Linker {
   const int rank_;
   const int size_;
   ConnectOptions options_;
-  std::shared_ptr<Segment> own_;                    // null if there was not enough memory
+  std::shared_ptr<Segment> own_;  // null with kTcp, or if there was not enough memory
   std::vector<std::shared_ptr<Segment>> segments_;  // indexed by rank
   std::vector<std::string> words_;
 };
@@ -118,7 +118,7 @@ ConnectOptions::Way parse_way(std::string_view text) {
   if (text == "auto") return Way::kAuto;
   if (text == "shm") return Way::kSharedMemory;
   if (text == "tcp") return Way::kTcp;
-  fail(ErrorCode::kInvalidArgument, "expected the transport auto, shm or tcp, got '", text, "'");
+  fail(ErrorCode::kInvalidArgument, "transport: expected auto, shm or tcp, got '", text, "'");
 }
 
 ConnectedRanks connect_ranks(int rank, int size, KeyValueStore& store,

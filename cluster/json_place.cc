@@ -1,4 +1,4 @@
-// JSON paths and the errors that contain them.
+// Implements JSON paths and the errors that contain them.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/json_place.h"
 
@@ -84,7 +84,7 @@ int JsonPlace::index(int largest, std::string_view expected) const {
   std::optional<int> index;
   if (value_->is_string()) index = parse_index(value_->as_string(), largest);
   if (value_->is_number())
-    index = parse_index(value_->dump(), largest);  // "1.5", "-1", "1e9": none
+    index = parse_index(value_->dump(), largest);  // rejects "1.5", "-1", "1e9"
   if (!index) fail(expected);
   return *index;
 }

@@ -41,7 +41,7 @@ class JsonPlace {
   /// Reads an integer from 0 to `largest`; the integer may be written as text ("1").
   int index(int largest, std::string_view expected) const;
 
-  /// Returns a member or element; nullopt if the member does not exist.
+  /// Returns a member; nullopt if it does not exist.
   std::optional<JsonPlace> find(std::string_view name) const;
   JsonPlace member(const Json::Member& member) const {
     return {member.second, member_path(path_, member.first)};

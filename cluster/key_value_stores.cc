@@ -1,4 +1,4 @@
-// FileKeyValueStore: one file per key, replaced atomically by renaming.
+// Implements FileKeyValueStore with one file per key, which renaming replaces atomically.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/key_value_stores.h"
 

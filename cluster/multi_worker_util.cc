@@ -1,4 +1,4 @@
-// Rules for the tasks of a cluster: validation, chief, ids.
+// Implements validation of a cluster's tasks, and the choice of the chief.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/multi_worker_util.h"
 
@@ -23,7 +23,7 @@ bool is_task_type(std::string_view type) {
 
 std::string quoted_name(std::string_view text) { return internal::shown(Json(text)); }
 
-// tf excludes the evaluator from the training cluster; it forms a separate cluster.
+// As in TensorFlow, an evaluator is not part of the training cluster; it forms a separate cluster.
 bool is_evaluator_apart(const ClusterSpec& cluster, const Task& task) {
   return task.type == "evaluator" && !cluster.has_job("evaluator") && task.index == 0;
 }
@@ -33,7 +33,7 @@ void validate_jobs(const ClusterSpec& cluster, const std::string& path) {
     const std::string at = internal::member_path(path, job);
     if (!is_task_type(job)) {
       internal::fail_place(at, kExpectedTypes, quoted_name(job),
-                           job == "master" ? "call it chief, its name since tf 2" : "");
+                           job == "master" ? "call it chief, its name since TensorFlow 2" : "");
     }
     const int count = cluster.num_tasks(job);
     if ((job == "chief" || job == "evaluator") && count > 1) {
@@ -58,9 +58,9 @@ void validate_task(const ClusterSpec& cluster, const Task& task, const std::stri
   }
   const int count = cluster.num_tasks(task.type);
   if (task.index >= 0 && task.index < count) return;
-  const std::string range = count == 0
-                                ? concat("no task: the cluster has no ", task.type)
-                                : concat("an index from 0 to ", count - 1, " of ", task.type);
+  const std::string range =
+      count == 0 ? concat("an index of another job, because ", task.type, " has no tasks")
+                 : concat("an index from 0 to ", count - 1, " of ", task.type);
   internal::fail_place(path + ".index", range, concat(task.index));
 }
 
@@ -116,8 +116,8 @@ std::vector<std::string> doubts_about(const ClusterResolver& resolver) {
   }
   if (loopback.empty() || other.empty()) return {};
   return {concat(resolver.name(), ".cluster: ", loopback,
-                 " can be reached from its own machine only", ", but ", other,
-                 " is elsewhere; name the machine instead")};
+                 " can only be reached from the same machine, but ", other,
+                 " is not a loopback address; use the name of the machine instead")};
 }
 
 bool is_chief(const ClusterSpec& cluster, const Task& task) {

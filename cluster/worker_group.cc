@@ -1,4 +1,4 @@
-// Joins, connects and reconnects the workers of a job.
+// Implements WorkerGroup: joins, connects and reconnects the workers of a job.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/worker_group.h"
 
@@ -44,7 +44,7 @@ int number_of(const ClusterResolver& resolver) {
 /// predecessor before all were connected, in which case they are still waiting for a first
 /// connection.
 constexpr const char* kReadyKey = "workers/ready";
-/// Prefix of the key of each worker's state, followed by the worker's number. The value is
+/// Prefix of the keys of the workers' states; the worker's number follows it. The value is
 /// "<incarnation> <strategy> <state>".
 constexpr const char* kStateKey = "workers/state/";
 constexpr const char* kJoined = "joined";
@@ -300,7 +300,7 @@ void WorkerGroup::connect(TimePoint deadline, bool goes_back) {
       publish_state(kConnected);
       return;
     } catch (const Error& error) {
-      // A worker that has not yet detected the loss of another one may join later.
+      // A worker that has not yet detected the loss of another worker may join later.
       const bool may_come = error.code() == ErrorCode::kDeadlineExceeded ||
                             error.code() == ErrorCode::kUnavailable ||
                             (error.code() == ErrorCode::kNotFound && was_connected_);
@@ -422,7 +422,7 @@ bool WorkerGroup::may_reconnect(const Error& error, Duration patience) const {
     verdict = alarm_->verdict(std::max(deadline - Clock::system().now(), Duration::zero()));
   }
   // A worker's own failure and mismatched calls would recur after a reconnect, so they do not cause
-  // one.
+  // a reconnect.
   return verdict && verdict->kind != VerdictKind::kFailed &&
          verdict->code != ErrorCode::kInvalidArgument;
 }

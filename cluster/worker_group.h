@@ -19,11 +19,11 @@
 
 namespace tutti {
 
-/// The group of tasks that train together (chief, then workers), as seen by one of them. All of
-/// them create it at the start; until the last one does, the log names missing workers every 5 s.
-/// Later, if a worker dies, stops or hangs, all workers' collectives fail with an error that names
-/// it. Functions that strategies call are virtual, so that a program links gRPC only if it calls
-/// join(). Thread-safe.
+/// The group of tasks that train together (chief, then workers), as seen by one of them. Each of
+/// them creates the group at the start; until the last one does, the log names missing workers
+/// every 4.5 s. Later, if a worker dies, stops or hangs, all workers' collectives fail with an
+/// error that names it. Functions that strategies call are virtual, so that a program links gRPC
+/// only if it calls join(). Thread-safe.
 class WorkerGroup {
  public:
   /// Joins the job and connects the workers. An empty cluster means a group of this single process.
@@ -38,10 +38,10 @@ class WorkerGroup {
 
   int worker() const { return worker_; }
   int num_workers() const { return static_cast<int>(tasks_.size()); }
-  /// Returns "worker 2", the name of the task in the cluster.
+  /// Returns the name of a worker's task in the cluster, such as "worker 2".
   virtual std::string name_of(int worker) const;
-  /// Returns the job's client; null for a single process, and if MPI connects several machines
-  /// without TUTTI_CONTROL.
+  /// Returns the job's client. Null for a single process, and under MPI if there are several
+  /// machines but no TUTTI_CONTROL, or if the build has no gRPC.
   ControlClient* control() const { return plane_.client.get(); }
 
   /// Returns true if this process replaces one that died after the workers had called remember(). A
@@ -52,7 +52,8 @@ class WorkerGroup {
   /// the job detects, within `patience`, that since the last reconnect() a worker died, was stopped
   /// or got stuck, or that a connection between two workers broke. Reports a broken connection of
   /// this worker to the job, but only after a delay, because the job may find that a worker died.
-  /// Returns false if a worker reported its own failure, and always under MPI (no process rejoins).
+  /// Returns false if a worker reported its own failure or called a mismatched collective, and
+  /// always under MPI, where no process can rejoin.
   virtual bool may_reconnect(const Error& error, Duration patience) const;
   /// Collective. Waits until all workers have joined, including restarted ones, and reconnects
   /// them. All communicators must have been destroyed. Throws kDeadlineExceeded naming the missing

@@ -1,7 +1,7 @@
-# Finds gRPC for C++ with protobuf and both compilers. Result: GRPCCPP_FOUND, GRPCCPP_VERSION,
-# targets gRPC::grpc++, gRPC::grpc_cpp_plugin, protobuf::libprotobuf, protobuf::protoc,
-# OpenSSL::Crypto. (This module exists because gRPC's own package file fails if the compiler's
-# plugin is not installed.)
+# Finds gRPC for C++, protobuf, protoc and gRPC's plugin for protoc. Result: GRPCCPP_FOUND,
+# GRPCCPP_VERSION, targets gRPC::grpc++, gRPC::grpc_cpp_plugin, protobuf::libprotobuf,
+# protobuf::protoc, OpenSSL::Crypto. (This module exists because gRPC's own package file fails if
+# its plugin for protoc is not installed.)
 find_program(GRPCCPP_PLUGIN grpc_cpp_plugin)
 find_program(GRPCCPP_PROTOC protoc)
 set(GRPCCPP_VERSION "")

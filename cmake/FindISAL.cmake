@@ -1,5 +1,5 @@
-# Finds Intel's storage library, which has no package file for CMake. Result: ISAL_FOUND,
-# ISAL_VERSION, target ISAL::isal.
+# Finds ISA-L, Intel's storage acceleration library, which has no package file for CMake. Result:
+# ISAL_FOUND, ISAL_VERSION, target ISAL::isal.
 find_path(ISAL_INCLUDE_DIR isa-l.h)
 find_library(ISAL_LIBRARY isal)
 if(ISAL_INCLUDE_DIR)

@@ -27,7 +27,7 @@ list(APPEND TUTTI_DEPENDENCY_ROWS "CUDA|${cuda_state}|GPUs, by a module that is 
 if(TUTTI_CUDA_FOUND AND NOT TUTTI_SANITIZE
     AND (TUTTI_LONG_TESTS OR NOT TUTTI_BUILD_TESTS OR TUTTI_CUDA STREQUAL "ON"))
   set(TUTTI_CUDA_MODULE TRUE)
-  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)  # there may be no GPU here to ask
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)  # this machine may have no GPU
     set(CMAKE_CUDA_ARCHITECTURES "80-real;90-real;90-virtual")
   endif()
   set(CMAKE_CUDA_COMPILER ${CUDAToolkit_NVCC_EXECUTABLE})
@@ -36,7 +36,7 @@ if(TUTTI_CUDA_FOUND AND NOT TUTTI_SANITIZE
     set(CMAKE_CUDA_COMPILER_LAUNCHER ${TUTTI_CCACHE})
   endif()
   enable_language(CUDA)
-  if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake before 3.26 thinks that nvcc has no C++20
+  if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake before 3.26 does not know nvcc's option for C++20
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
   endif()
@@ -45,7 +45,7 @@ if(TUTTI_CUDA_FOUND AND NOT TUTTI_SANITIZE
   set(TUTTI_CUDA_COMPILE_OPTIONS --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra,-Wno-maybe-uninitialized
                                  --diag-suppress=20012)
 endif()
-if(NOT TUTTI_CUDA_MODULE)  # programs would open a module of an earlier configuration
+if(NOT TUTTI_CUDA_MODULE)  # else programs would open the module of an earlier configuration
   file(REMOVE ${CMAKE_BINARY_DIR}/lib/libtutti_cuda.so)
 endif()
 
@@ -71,7 +71,7 @@ if(TUTTI_CUDA_FOUND)
   set(TUTTI_CUDA_LIBRARIES
       libcudart.so.${cuda_major} libcublasLt.so.${cuda_major} libcudnn.so.9)
   set(TUTTI_CUDA_LIBRARY_FOLDERS ${CUDAToolkit_LIBRARY_DIR})
-  foreach(library IN ITEMS ${CUDNN9_LIBRARY} ${NCCL2_LIBRARY})  # PyTorch's wheels have a folder for each
+  foreach(library IN ITEMS ${CUDNN9_LIBRARY} ${NCCL2_LIBRARY})  # in PyTorch's wheels, each library has its own folder
     get_filename_component(folder ${library} DIRECTORY)
     list(APPEND TUTTI_CUDA_LIBRARY_FOLDERS ${folder})
   endforeach()

@@ -1,6 +1,6 @@
-# Third-party libraries, which are found but never downloaded. tutti_dependency() looks for a
-# library and records it for the table at the end of configuration (TuttiSummary). If a required
-# library is missing, configuration ends with the command that installs it.
+# Finds third-party libraries, which are never downloaded. tutti_dependency() looks for a library
+# and records it for the table at the end of configuration (TuttiSummary). If a required library is
+# missing, configuration ends with the command that installs it.
 
 # tutti_dependency(NAME oneDNN PACKAGE DNNL2 VERSION 2.6 APT libdnnl-dev GIVES "fast CPU kernels" MODE AUTO)
 #   MODE: REQUIRED; AUTO (used if found); ON (must be found); OFF (not searched for).
@@ -62,7 +62,7 @@ tutti_dependency(NAME PNG PACKAGE PNG APT libpng-dev GIVES "PNG images" MODE ${T
 tutti_dependency(NAME JPEG PACKAGE JPEG APT libjpeg-dev GIVES "JPEG images" MODE ${TUTTI_JPEG} LINKED)
 tutti_dependency(NAME gRPC PACKAGE GRPCCPP VERSION 1.30 APT "libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev libssl-dev"
                  GIVES "jobs of several processes without mpirun" MODE ${TUTTI_GRPC} LINKED)
-set(MPI_CXX_SKIP_MPICXX ON)  # MPI's own C++ classes, long withdrawn: slow to compile
+set(MPI_CXX_SKIP_MPICXX ON)  # omits MPI's C++ classes, which MPI 3 removed and which compile slowly
 tutti_dependency(NAME MPI PACKAGE MPI VERSION 3.0 APT "libopenmpi-dev openmpi-bin" GIVES "collectives and messages with MPI"
                  MODE ${TUTTI_MPI} LINKED)
 tutti_dependency(NAME Doxygen PACKAGE Doxygen VERSION 1.9 APT doxygen GIVES "the reference, with MkDocs: target reference"

@@ -19,8 +19,8 @@ endif()
 
 install(DIRECTORY include/tutti DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev FILES_MATCHING PATTERN "*.h")
 
-# Guides, the reference if it was built (target `reference`), and the examples as a separate
-# project.
+# Installs the guides, the reference if it was built (target `reference`), and the examples as a
+# separate project.
 install(FILES LICENSE README.md CHANGELOG.md CITATION.cff .github/SECURITY.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT doc)
 install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT doc PATTERN "__pycache__" EXCLUDE
         PATTERN "docs/reference" EXCLUDE REGEX "docs/pictures/.*\\.(py|csv)$" EXCLUDE)

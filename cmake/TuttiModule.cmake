@@ -12,7 +12,7 @@ set(TUTTI_INCLUDE_DIR ${PROJECT_SOURCE_DIR}/include)
 set(TUTTI_PATH_OPTIONS -fmacro-prefix-map=${PROJECT_SOURCE_DIR}/= -fmacro-prefix-map=${TUTTI_INCLUDE_DIR}/=)
 
 # With TUTTI_UNITY, the sources of each folder are compiled as one file, and those of each subfolder
-# as another one. So the set of names that must not collide does not depend on the number of
+# as another one. Therefore, the set of names that must not collide does not depend on the number of
 # sources, and a program links only the subfolders that it uses. Names in anonymous namespaces must
 # be unique within a folder. Sources with separate options are compiled alone.
 function(tutti_unity target)
@@ -39,7 +39,7 @@ endfunction()
 
 function(tutti_module name)
   cmake_parse_arguments(arg "VECTORIZED" "" "DEPENDS;LIBRARIES;EXCLUDE;FLOORS" ${ARGN})
-  if(NOT TUTTI_XLA)  # what is above does without it
+  if(NOT TUTTI_XLA)  # folders that use xla also build without it
     list(REMOVE_ITEM arg_DEPENDS xla)
   endif()
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
@@ -58,7 +58,7 @@ function(tutti_module name)
   endif()
   target_compile_features(tutti_${name} PUBLIC cxx_std_20)
   target_link_libraries(tutti_${name} PRIVATE ${arg_LIBRARIES})
-  if(TUTTI_SHARED)  # the folder is a part of the one library, which is what programs link under its name
+  if(TUTTI_SHARED)  # the folder is part of libtutti.so, which programs link under the folder's name
     add_library(tutti_shared_${name} INTERFACE)
     target_link_libraries(tutti_shared_${name} INTERFACE tutti_tutti)
     add_library(tutti::${name} ALIAS tutti_shared_${name})
@@ -91,7 +91,7 @@ function(tutti_shared_library)
   list(REMOVE_ITEM modules plugin)
   list(TRANSFORM modules REPLACE "(.+)" "$<TARGET_OBJECTS:tutti_\\1>" OUTPUT_VARIABLE objects)
   add_library(tutti_tutti SHARED ${objects})
-  foreach(module IN LISTS modules)  # for what the folders link
+  foreach(module IN LISTS modules)  # for the libraries that the folders link
     target_link_libraries(tutti_tutti PRIVATE tutti_${module})
   endforeach()
   target_compile_features(tutti_tutti INTERFACE cxx_std_20)

@@ -1,18 +1,18 @@
-# Options, language level and warning flags of the whole build.
+# Options, language standard and warning flags of the whole build.
 option(TUTTI_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(TUTTI_BUILD_EXAMPLES "Build the example programs" ${PROJECT_IS_TOP_LEVEL})
 option(TUTTI_LONG_TESTS "With the tests, also build the CUDA module without a GPU and all programs of docs/ (for ./test --full)" ON)
-option(TUTTI_BUILD_BENCHMARKS "Build the measuring programs of benchmarks/" OFF)
+option(TUTTI_BUILD_BENCHMARKS "Build the benchmarks" OFF)
 option(TUTTI_BUILD_FUZZERS "Build tests/fuzz for libFuzzer (clang++ only)" OFF)
-option(TUTTI_INSTALL "Install rules and packages" ${PROJECT_IS_TOP_LEVEL})
-option(TUTTI_WERROR "Warnings are errors" ${PROJECT_IS_TOP_LEVEL})
-option(TUTTI_SHARED "One shared library instead of one archive per folder" ${BUILD_SHARED_LIBS})
+option(TUTTI_INSTALL "Create install rules and packages" ${PROJECT_IS_TOP_LEVEL})
+option(TUTTI_WERROR "Treat warnings as errors" ${PROJECT_IS_TOP_LEVEL})
+option(TUTTI_SHARED "Build one shared library instead of one archive per folder" ${BUILD_SHARED_LIBS})
 option(TUTTI_UNITY "Compile each folder of a library as one file" ON)
 set(TUTTI_ONEDNN AUTO CACHE STRING "CPU kernels on oneDNN: AUTO, ON or OFF")
 set(TUTTI_PNG AUTO CACHE STRING "PNG images with libpng: AUTO, ON or OFF")
 set(TUTTI_JPEG AUTO CACHE STRING "JPEG images with libjpeg: AUTO, ON or OFF")
-set(TUTTI_GRPC AUTO CACHE STRING "Calls between processes by gRPC: AUTO, ON or OFF")
-set(TUTTI_CUDA AUTO CACHE STRING "GPUs by CUDA, cuDNN, cuBLAS and NCCL: AUTO, ON or OFF")
+set(TUTTI_GRPC AUTO CACHE STRING "Calls between processes with gRPC: AUTO, ON or OFF")
+set(TUTTI_CUDA AUTO CACHE STRING "GPUs with CUDA, cuDNN, cuBLAS and NCCL: AUTO, ON or OFF")
 set(TUTTI_MPI AUTO CACHE STRING "Collectives and messages with MPI: AUTO, ON or OFF")
 option(TUTTI_XLA "TpuStrategy: steps as XLA programs, run by a PJRT plugin that is found at run time" ON)
 set(TUTTI_SANITIZE "" CACHE STRING "Sanitizers, for example address,undefined or thread")
@@ -29,17 +29,17 @@ if(PROJECT_IS_TOP_LEVEL)
   set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 endif()
 
-# For the same bits on all machines: no fused multiply-add unless the source contains it, and no
-# -march=native (docs/determinism.md).
+# For bit-identical results on all machines: no fused multiply-add unless the source contains it,
+# and no -march=native (docs/determinism.md).
 set(TUTTI_COMPILE_OPTIONS -Wall -Wextra -ffp-contract=off)
 if(TUTTI_WERROR)
   list(INSERT TUTTI_COMPILE_OPTIONS 2 -Werror)
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # g++ 12 gives both warnings falsely, for moved std::variant and concatenated std::string.
+  # g++ 12 issues both warnings falsely, for moved std::variant and concatenated std::string.
   list(APPEND TUTTI_COMPILE_OPTIONS -Wno-maybe-uninitialized -Wno-restrict)
-  # The warning is about anonymous namespaces in included files; TUTTI_UNITY includes sources, in
-  # which they are intended.
+  # -Wsubobject-linkage warns about anonymous namespaces in included files, but TUTTI_UNITY includes
+  # sources, where they are intended.
   list(APPEND TUTTI_COMPILE_OPTIONS -Wno-subobject-linkage)
   # The compiler collects garbage less often, which saves a tenth of its time and costs at most 600
   # MB.
@@ -50,7 +50,7 @@ endif()
 
 if(TUTTI_BUILD_FUZZERS)
   if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
-    message(FATAL_ERROR "tutti: libFuzzer comes with clang; expected CMAKE_CXX_COMPILER=clang++, "
+    message(FATAL_ERROR "tutti: libFuzzer requires clang; expected CMAKE_CXX_COMPILER=clang++, "
                         "got ${CMAKE_CXX_COMPILER}")
   endif()
   string(APPEND TUTTI_SANITIZE ",fuzzer-no-link")

@@ -1,9 +1,10 @@
-# Debian packages, made by cpack -G DEB in a build folder: tutti (the program, and the shared
-# library if the build has one), libtutti-dev, tutti-doc and, from builds with CUDA, tutti-cuda.
+# Defines the Debian packages that cpack -G DEB builds in a build folder: tutti (the program, and
+# the shared library if the build has one), libtutti-dev, tutti-doc and, from builds with CUDA,
+# tutti-cuda.
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_VENDOR "The tutti maintainers")
 set(CPACK_PACKAGE_CONTACT "The tutti maintainers <tutti@users.noreply.github.com>")
-set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "distributed training in C++20, after tf.distribute")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "distributed training in C++20, modeled on tf.distribute")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_DEB_COMPONENT_INSTALL ON)

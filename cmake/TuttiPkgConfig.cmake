@@ -7,13 +7,13 @@ function(tutti_append_flags library)
     get_filename_component(name "${library}" NAME)
     string(REGEX REPLACE "^lib(.+)\\.(so|a)[0-9.]*$" "\\1" name "${name}")
     if(library MATCHES "^-L/")
-      return()  # a folder of this machine
+      return()  # skips a folder of this machine
     elseif(library MATCHES "^-")
       set(name ${library})
     elseif(name MATCHES "^[A-Za-z0-9_+.-]+$")
       set(name -l${name})
     else()
-      return()  # a generator expression
+      return()  # skips a generator expression
     endif()
     set_property(GLOBAL APPEND PROPERTY TUTTI_PC_FLAGS ${name})
     return()

@@ -1,5 +1,5 @@
-# Table at the end of configuration: which libraries were found, what they are for, and how to
-# enable missing ones.
+# Prints a table at the end of configuration: the libraries found, their purposes, and how to enable
+# missing libraries.
 function(tutti_pad text width result)
   string(LENGTH "${text}" length)
   math(EXPR missing "${width} - ${length}")
@@ -16,7 +16,7 @@ function(tutti_summary)
   message(STATUS "tutti ${PROJECT_VERSION}: ${type} build with ${CMAKE_CXX_COMPILER_ID} "
                  "${CMAKE_CXX_COMPILER_VERSION}")
   set(columns 14 11 56)
-  foreach(row IN ITEMS "dependency|version|gives|turn on with" LISTS TUTTI_DEPENDENCY_ROWS)
+  foreach(row IN ITEMS "dependency|version|provides|enable with" LISTS TUTTI_DEPENDENCY_ROWS)
     string(REPLACE "|" ";" cells "${row}")
     list(GET cells 1 state)
     set(line "")

@@ -1,4 +1,4 @@
-// Encoding of little-endian numbers, raw bytes and fields of protobuf messages, on any machine.
+// Encoding and decoding of little-endian numbers and raw bytes; encoding of protobuf fields.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -69,8 +69,8 @@ class ByteWriter {
   std::vector<std::byte> bytes_;
 };
 
-/// Reader of a span that checks every length. A read past the end returns zeros or nothing, and so
-/// do all later reads.
+/// Reader of a span that checks every length. A read past the end returns 0 or an empty span, as do
+/// all later reads.
 class ByteReader {
  public:
   explicit ByteReader(std::span<const std::byte> bytes) : rest_(bytes) {}

@@ -30,7 +30,7 @@ class CallTable {
   void add(std::string name, CallReader<Made> reader) {
     const MutexLock lock(mutex_);
     if (std::ranges::find(entries_, name, &Entry::first) != entries_.end())
-      fail(ErrorCode::kAlreadyExists, "there is a ", kind_, " '", name, "' already");
+      fail(ErrorCode::kAlreadyExists, kind_, " '", name, "' is already registered");
     entries_.emplace_back(std::move(name), std::move(reader));
   }
 

@@ -42,7 +42,7 @@ void run_body(const std::string& name, const std::function<void()>& body) {
   } catch (const std::exception& error) {
     end_process(name, error.what());
   } catch (...) {
-    end_process(name, "of an unknown type");
+    end_process(name, "unknown type");
   }
   running_threads.fetch_sub(1, std::memory_order_relaxed);
 }
@@ -105,7 +105,7 @@ AsleepScope::~AsleepScope() {
 int num_hardware_threads() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
-  // Uses the affinity of the process, because the calling thread may be pinned to one core.
+  // Uses the affinity of the main thread, because the calling thread may be pinned to one core.
   if (sched_getaffinity(getpid(), sizeof(allowed), &allowed) == 0) {
     if (const int count = CPU_COUNT(&allowed); count > 0) return count;
   }

@@ -1,4 +1,4 @@
-// Names of types.
+// Names of types, and their conversion to snake_case.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/core/fields.h"
 

@@ -48,8 +48,8 @@ bool write_and_sync(const std::string& path, std::string_view bytes) {
          ::fsync(file.get()) == 0 && file.close();
 }
 
-/// Makes renames in `folder` survive a power cut. File systems that cannot sync folders return
-/// EINVAL.
+/// Makes renames in `folder` survive a power cut. Ignores errors, because some file systems cannot
+/// sync folders (EINVAL).
 void sync_folder(const std::filesystem::path& folder) {
   FileDescriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (descriptor.get() >= 0) ::fsync(descriptor.get());
@@ -174,7 +174,8 @@ FileDescriptor make_wake_event() {
   FileDescriptor event(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (event.is_open()) return event;
   fail(ErrorCode::kResourceExhausted,
-       "make_wake_event: the system cannot create an event: ", std::strerror(errno));
+       "make_wake_event: cannot create an eventfd: ", std::strerror(errno),
+       "; if too many files are open, raise the limit (ulimit -n)");
 }
 
 FileDescriptor watch_process(int pid) {

@@ -26,8 +26,8 @@ struct FileKind {
 /// The first match wins, so longer magic bytes precede their prefixes.
 constexpr std::array kKinds = {
     FileKind{"version https://git-lfs"sv, "a Git LFS pointer (run 'git lfs pull')"sv},
-    FileKind{"\x93NUMPY"sv, "a .npy file of numpy"sv},
-    FileKind{"PK\x03\x04"sv, "a zip archive (such as .npz files and those of torch.save())"sv},
+    FileKind{"\x93NUMPY"sv, "a .npy file (NumPy)"sv},
+    FileKind{"PK\x03\x04"sv, "a zip archive (such as a .npz file or a file of torch.save())"sv},
     FileKind{"PK\x05\x06"sv, "an empty zip archive"sv},
     FileKind{"\x1f\x8b"sv, "a gzip file (run gunzip)"sv},
     FileKind{"BZh"sv, "a bzip2 file (run bunzip2)"sv},
@@ -57,9 +57,9 @@ constexpr std::array kKinds = {
     FileKind{"\x80\x03"sv, "a Python pickle"sv},
     FileKind{"\x80\x04\x95"sv, "a Python pickle"sv},
     FileKind{"\x80\x05\x95"sv, "a Python pickle"sv},
-    FileKind{"\xff\xfe\0\0"sv, "a text in UTF-32 (expected UTF-8)"sv},
-    FileKind{"\xff\xfe"sv, "a text in UTF-16 (expected UTF-8)"sv},
-    FileKind{"\xfe\xff"sv, "a text in UTF-16 (expected UTF-8)"sv},
+    FileKind{"\xff\xfe\0\0"sv, "UTF-32 text (expected UTF-8)"sv},
+    FileKind{"\xff\xfe"sv, "UTF-16 text (expected UTF-8)"sv},
+    FileKind{"\xfe\xff"sv, "UTF-16 text (expected UTF-8)"sv},
 };
 
 /// Returns true if the bytes begin like a safetensors file: 8 bytes with the length of the header,
@@ -134,7 +134,7 @@ std::string kind_of_file(std::string_view first_bytes) {
   }
   if (is_safetensors(bytes)) return "a safetensors file";
   if (is_tfrecord(bytes)) return "a TFRecord file";
-  if (is_utf16(bytes)) return "a text in UTF-16 (expected UTF-8)";
+  if (is_utf16(bytes)) return "UTF-16 text (expected UTF-8)";
   return is_text(bytes) ? std::string(kind_of_text(bytes)) : "";
 }
 

@@ -103,7 +103,7 @@ void Flags::add(const std::string& name, std::string& variable, const std::strin
 void Flags::add(const std::string& name, std::int64_t& variable, const std::string& help) {
   impl_->add_value(name, std::to_string(variable), help, "INT",
                    [&variable, name](const auto& text) {
-                     variable = parse_number<std::int64_t>(name, text, "a whole number of 64 bits");
+                     variable = parse_number<std::int64_t>(name, text, "a 64-bit integer");
                    });
 }
 
@@ -128,8 +128,7 @@ void Flags::add(const std::string& name, std::vector<std::string>& variable,
 void Flags::remove(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     CLI::Option* const option = impl_->app->get_option_no_throw(name);
-    internal::require(option != nullptr, "Flags::remove: expected a flag that was declared, got ",
-                      name);
+    internal::require(option != nullptr, "Flags::remove: expected a declared flag, got ", name);
     impl_->app->remove_option(option);
   }
 }
@@ -154,7 +153,7 @@ void Flags::add_command(const std::string& name, const std::string& help,
   auto impl = std::make_unique<Impl>();
   impl->app = impl_->app->add_subcommand(name, help);
   impl->body = std::move(body);
-  // The App of the subcommand owns these declarations, and our App owns the App of the subcommand.
+  // The subcommand's App owns these declarations, and the parent's App owns the subcommand's App.
   Flags flags(std::move(impl));
   declare(flags);
   impl_->commands.push_back(std::move(flags.impl_));

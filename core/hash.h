@@ -1,4 +1,4 @@
-// Checksums: XXH3-128 of weights, slots and files; CRC32C of messages and records.
+// Checksums: XXH3-128 of weights, optimizer slots and files; CRC32C of messages and records.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -39,7 +39,7 @@ std::string hash_of(std::string_view text);
 namespace tutti::internal {
 
 /// Returns the CRC32C of `bytes` appended to data whose checksum is `crc` (0: no data). Uses the
-/// processor's instruction if it has one.
+/// processor's CRC instruction if it has one.
 std::uint32_t crc32c_of(std::span<const std::byte> bytes, std::uint32_t crc = 0);
 
 }  // namespace tutti::internal

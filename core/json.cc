@@ -14,8 +14,8 @@
 namespace tutti {
 namespace {
 
-constexpr const char* kKindNames[] = {"null",   "true or false", "a number", "a number",
-                                      "a text", "an array",      "an object"};
+constexpr const char* kKindNames[] = {"null",     "true or false", "a number", "a number",
+                                      "a string", "an array",      "an object"};
 
 }  // namespace
 
@@ -59,7 +59,7 @@ double Json::as_double() const {
 
 const std::string& Json::as_string() const {
   if (const auto* value = std::get_if<std::string>(&value_)) return *value;
-  fail_kind("a text");
+  fail_kind("a string");
 }
 
 const Json::Array& Json::as_array() const {
@@ -241,8 +241,8 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     fail_at(offset > 0 ? offset - 1 : 0, reason_of(error.what()));
   }
 
-  /// Throws if the text contains a zero byte. nlohmann's lexer would treat one between values as
-  /// the end and ignore everything after it.
+  /// Throws if the text contains a zero byte. nlohmann's lexer would treat a zero byte between
+  /// values as the end and ignore everything after it.
   void refuse_zero_bytes() const {
     const std::size_t zero = text_.find('\0');
     if (zero != std::string_view::npos) fail_at(zero, "a zero byte");

@@ -49,8 +49,8 @@ std::vector<std::string> names_of(const Table& table, NameOf name_of) {
 /// name is similar: it differs from `given` in a letter or two, or has almost the same beginning.
 std::string choices(const std::vector<std::string>& names, std::string_view given);
 
-/// Returns the entry with that name. Throws kInvalidArgument for an unknown name, with `who`, the
-/// `kind` of entry and the known names.
+/// Returns the entry of `table` named `name`. Throws kInvalidArgument for an unknown name, with
+/// `who`, the `kind` of entry and the known names.
 template <class Table, class NameOf>
 const auto& named_entry(const Table& table, NameOf name_of, std::string_view name,
                         std::string_view who, std::string_view kind) {

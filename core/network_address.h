@@ -16,7 +16,7 @@ struct AddressParts {
 };
 
 /// Splits "host:port" at its first colon and "[::1]:port" after its bracket. Returns nullopt if
-/// there is no such colon.
+/// that colon is missing.
 std::optional<AddressParts> split_address(std::string_view text);
 
 /// Returns "host:port". Encloses an IPv6 address in brackets unless it already has them.

@@ -52,7 +52,7 @@ std::optional<StatLine> read_stat(const std::string& path) {
 }
 
 /// Returns the state letter of a busy thread: R (running or runnable) or D (waiting in the kernel).
-/// If all threads sleep, returns that of the process.
+/// If all threads sleep, returns `of_process`, the letter of the process.
 char busiest_letter(std::int64_t pid, char of_process) {
   const auto is_busy = [](char letter) { return letter == 'R' || letter == 'D'; };
   if (is_busy(of_process)) return of_process;

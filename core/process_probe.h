@@ -27,8 +27,8 @@ struct LaunchedCopies {
   int count = 1;
   std::string sign;  // "WORLD_SIZE=4 (torchrun)"
 };
-/// Returns the number of processes according to the variables set by mpirun, srun, Slurm and
-/// torchrun; {1, ""} without such a variable. `find` looks up a variable.
+/// Returns the number of processes according to the variables set by mpirun, mpiexec, torchrun,
+/// srun and Slurm; {1, ""} without such a variable. `find` looks up a variable.
 LaunchedCopies launched_copies(
     const std::function<std::optional<std::string>(const char* name)>& find);
 
@@ -39,10 +39,11 @@ std::string warning_of_copies(const LaunchedCopies& copies, std::string_view rem
 struct ProcessState {
   enum class Kind { kUnknown, kRuns, kIsStopped, kIsGone };
   Kind kind = Kind::kUnknown;
-  char letter =
-      '?';  // state in /proc/<pid>/stat: R, S, D, T, t, Z, X; R or D if any thread is in it
+  /// State letter of /proc/<pid>/stat (R, S, D, T, t, Z or X), but R or D if any thread has that
+  /// state; '?' if unknown.
+  char letter = '?';
 
-  /// Returns true if a thread runs, waits for a processor, or waits in the system (for a disk).
+  /// Returns true if a thread runs, waits for a processor, or waits in the kernel (for a disk).
   bool is_busy() const { return letter == 'R' || letter == 'D'; }
 };
 /// Returns the state of a process; kIsGone also if its pid now belongs to another process.
@@ -60,9 +61,9 @@ namespace tutti {
 
 // Stack traces of this process's threads.
 
-/// Returns the name and stack of each thread of this process, including the calling one, with one
-/// line per frame: "program(function+0x1f) [0x...]". Functions of programs linked without -rdynamic
-/// have no names. Sends a signal (SIGRTMIN + 3) to each thread in turn; its handler stays
+/// Returns the name and stack of each thread of this process, including the calling thread, with
+/// one line per frame: "program(function+0x1f) [0x...]". Functions of programs linked without
+/// -rdynamic have no names. Sends a signal (SIGRTMIN + 3) to each thread in turn; its handler stays
 /// installed. A thread that does not answer within a second is listed without a stack. Thread-safe:
 /// concurrent calls run one at a time.
 std::string stacks_of_all_threads();

@@ -1,10 +1,10 @@
 // Philox 4x32-10, and the mapping from a RandomKey to a Philox key and counter.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A Philox *block* is four 32-bit *words*, a function of a 128-bit counter and a 64-bit key.
-// Element i of a stream comes from block i / 4. The lower half of the counter is that block number.
-// The upper half and the Philox key are two independent 64-bit hashes of the RandomKey (the
-// finaliser of splitmix64, chained over its five fields).
+// A Philox *block* is four 32-bit *words*, a function of a 128-bit counter and a 64-bit key. Word i
+// of a stream comes from block i / 4. The lower half of the counter is that block number. The upper
+// half and the Philox key are two independent 64-bit hashes of the RandomKey (splitmix64, chained
+// over its five fields).
 #include "tutti/core/random.h"
 
 #include <sys/random.h>
@@ -105,7 +105,7 @@ std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
 }
 
 RandomStream::RandomStream(const RandomKey& key) {
-  // The constants are digits of pi ("nothing-up-my-sleeve numbers").
+  // The constants are hexadecimal digits of pi ("nothing-up-my-sleeve numbers").
   const std::uint64_t first = hash_key(key, 0x243F6A8885A308D3);
   const std::uint64_t second = hash_key(key, 0x13198A2E03707344);
   key_ = {low(first), high(first)};

@@ -12,8 +12,8 @@ namespace tutti {
 /// order.
 class RunToken {
  public:
-  /// Waits until this thread has the token. Never call it while holding a mutex that a token holder
-  /// may want.
+  /// Waits until this thread has the token. Never call it while holding a mutex for which a token
+  /// holder may wait.
   void acquire();
   void release();
   /// Returns the number of threads that wait for the token.
@@ -39,8 +39,8 @@ class RunTokenHolder {
 };
 
 /// Scope in which this thread waits for other threads. Releases the thread's token; the destructor
-/// acquires it again, so the thread must not hold a mutex then. Used by CondVar::wait_until,
-/// Clock::sleep_until and Thread::join. Does nothing on a thread without a token.
+/// acquires it again, so the thread must not hold a mutex then. Used, for example, by
+/// CondVar::wait_until() and Thread::join(). Does nothing on a thread without a token.
 class BlockedScope {
  public:
   BlockedScope();
@@ -54,10 +54,10 @@ class BlockedScope {
   RunToken* token_;
 };
 
-// Spinning: a thread polls for a few microseconds before it sleeps, if that is worthwhile.
+// Spinning: a thread polls for up to 200 microseconds before it sleeps, if that is worthwhile.
 
-/// Returns true if every awake thread of this process can have a core of its own. Threads started
-/// by the user count unless they sleep. Thread-safe.
+/// Returns true if every awake thread of this process can have a core of its own. The threads that
+/// Executor::system() did not start count as one, or as none if one of them sleeps. Thread-safe.
 bool cores_to_spare();
 
 /// Predictor that decides from earlier attempts when spinning is worthwhile. An attempt fails if it

@@ -1,4 +1,4 @@
-// Per-thread counters of include/tutti/core/random.h: draws, and numbers of layers and variables.
+// Per-thread counters of tutti/core/random.h: random draws, and numbers of layers and variables.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

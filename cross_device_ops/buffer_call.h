@@ -10,7 +10,7 @@
 
 namespace tutti::internal {
 
-/// One call, with the buffers of all members of the group.
+/// One call, with the buffers of the group's members in this process.
 struct BufferCall {
   Collective collective = Collective::kAllReduce;
   ReduceOp op = ReduceOp::kSum;

@@ -46,7 +46,7 @@ void add_whole_nodes(CanonicalNode node, int first, int last, std::vector<Canoni
 
 bool is_on_gpu(const Tensor& value) { return value.device().type == DeviceType::kGpu; }
 
-/// Computes on the destination if that is a GPU, else on the first GPU that has a value.
+/// Reduces on `destination` if it is a GPU, otherwise on the first GPU that has a value.
 Tensor reduce_with_gpu(ReduceOp op, std::span<const Tensor> values, Device destination) {
   const Device where = destination.type == DeviceType::kGpu
                            ? destination
@@ -211,8 +211,7 @@ bool are_aligned(Inputs inputs, Outputs outputs) {
   return std::ranges::all_of(inputs, is_aligned<T>) && std::ranges::all_of(outputs, is_aligned<T>);
 }
 
-/// Sums n inputs and stores the result in m outputs, each of which may be exactly one of the
-/// inputs.
+/// Sums n inputs and stores the result in m outputs, each of which may be the memory of one input.
 template <std::size_t n, std::size_t m, class T>
 void sum_in_registers(Inputs inputs, Outputs outputs, std::size_t count) {
   std::array<const T*, n> from;
@@ -308,7 +307,8 @@ void combine_two(const std::byte* left, const std::byte* right, std::byte* outpu
   combine_to<op>(out, a, b, count);
 }
 
-/// Combines 16-bit numbers as floats and rounds once, at the end.
+/// Reduces the inputs block by block. 16-bit numbers are combined as floats and rounded once, at
+/// the end.
 template <ReduceOp op, class T>
 void reduce_blocks(Inputs inputs, Nodes nodes, Outputs outputs, std::size_t count) {
   using Number = std::conditional_t<Half<T>, float, T>;
@@ -349,7 +349,7 @@ void reduce_blocks(Inputs inputs, Nodes nodes, Outputs outputs, std::size_t coun
 template <ReduceOp op, class T>
 void reduce_any(Inputs inputs, Nodes nodes, Outputs outputs, std::size_t count, std::size_t ahead) {
   if constexpr (!Half<T>) {
-    // Avoid copying the result when a step of an algorithm combines a received message in place.
+    // Avoids copying the result when a step of an algorithm combines a received message in place.
     if (inputs.size() == 2 && outputs.size() == 1 && are_aligned<T>(inputs, outputs)) {
       return combine_two<op, T>(inputs[0], inputs[1], outputs[0], count);
     }
@@ -427,8 +427,8 @@ namespace {
 
 using Segment = SegmentedSum::Segment;
 
-/// Size of a block that stays in a cache, so that preparing values for the addition and processing
-/// the sums afterwards are cheap.
+/// Size in bytes of a block that stays in a cache, so that preparing values for the addition and
+/// processing the sums afterwards are cheap.
 constexpr std::size_t kSegmentBlock = std::size_t{64} << 10;
 
 template <class Visitor>

@@ -45,15 +45,16 @@ class CollectiveEngine {
   /// the reason.
   virtual void abort(const Error& reason) noexcept = 0;
 
-  /// A call may continue on a GPU after run(). Returns the reason why it cannot finish: kAborted,
-  /// or kUnavailable naming a rank that exited (possibly after finishing normally). After the first
-  /// call, the thread that calls answer_state_queries() may also call this during run().
+  /// Returns the reason why a call that continues on a GPU after run() cannot finish, or nullopt:
+  /// kAborted, or kUnavailable naming a rank that exited (possibly after finishing normally). After
+  /// the first call, the thread that calls answer_state_queries() may also call this function
+  /// during run().
   virtual std::optional<Error> failure_of_peer() { return std::nullopt; }
 
   /// Returns an engine for a subgroup, whose calls are ordered independently of this engine's
   /// calls. All members of `ranks` (increasing rank numbers of this group, including this rank)
-  /// must call it. `number` counts the groups created from this group, starting at 1, and is equal
-  /// on all members.
+  /// must call this function. `number` counts the groups created from this group, starting at 1,
+  /// and is equal on all members.
   virtual std::unique_ptr<CollectiveEngine> subgroup(const std::vector<int>& ranks,
                                                      std::uint32_t number) = 0;
 
@@ -67,8 +68,8 @@ class CollectiveEngine {
   virtual std::vector<std::string> states_of_ranks(TimePoint deadline) = 0;
 };
 
-// The engines. They throw kInvalidArgument unless the Group has one local replica and a transport
-// of the Group's size and rank.
+// The engines. Those that take a Group throw kInvalidArgument unless it has one local device and a
+// transport of its size and rank.
 
 /// Returns the "canonical" engine for a rank whose transport has host_memory(). Reductions follow
 /// the canonical tree. Each rank combines small buffers by itself. Buffers in HostMemory (for

@@ -14,8 +14,10 @@ namespace tutti::internal {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x34435454;  // "TTC4": layout 4
-static_assert(std::endian::native == std::endian::little, "headers are copies of numbers");
-static_assert(std::has_unique_object_representations_v<CollectiveHeader>, "without padding");
+static_assert(std::endian::native == std::endian::little,
+              "headers are encoded as little-endian copies");
+static_assert(std::has_unique_object_representations_v<CollectiveHeader>,
+              "a header must have no padding");
 static_assert(sizeof(kMagic) + sizeof(CollectiveHeader) <= kEncodedHeaderBytes);
 
 std::uint64_t mixed_with(std::uint64_t hash, std::uint64_t value) {

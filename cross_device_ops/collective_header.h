@@ -87,9 +87,9 @@ inline constexpr std::string_view kMissing = " before the deadline; ";
 /// Returns true if the error reports that two ranks' calls differ.
 bool is_mismatch(const Error& error);
 
-/// Returns the original of an error that another rank reported. The report arrives as kAborted with
-/// the original text; the result has the code that the reporting rank threw, so that all ranks
-/// throw the same code.
+/// Returns the original of an error that another rank reported as kAborted with the original text:
+/// kInvalidArgument for a mismatch, and kDeadlineExceeded for ranks that did not join. Returns any
+/// other error unchanged. All ranks therefore throw the same code.
 Error as_it_was(const Error& error);
 
 }  // namespace tutti::internal

@@ -201,7 +201,7 @@ Tensor CrossDeviceOps::gather(const PerReplica<IndexedSlices>&, int, Device) {
 namespace tutti {
 namespace {
 
-/// Copies the pack's tensors, which may be on other devices, into `buffer` with one launch.
+/// Copies the pack's tensors, which may be on other devices, into `buffer` with one kernel launch.
 void pack_on_gpu(const PackPlan::Pack& pack, std::span<const Tensor> tensors,
                  const MutableTensor& buffer) {
   std::vector<Tensor> near;  // must live until the copies are queued
@@ -477,7 +477,7 @@ void internal::carry_out_unchecked(CrossDeviceOps& ops, const BufferCall& call) 
     case Collective::kAllReduce:
       return ops.all_reduce_buffers(call.op, call.outputs);
     case Collective::kReduce:
-      // An empty span may still point to the caller's memory, so pass a default one.
+      // An empty span may still point to the caller's memory, so nullptr is passed instead.
       return ops.reduce_buffers(call.op, call.inputs,
                                 call.outputs.empty() ? nullptr : call.outputs.data(), call.root);
     case Collective::kBroadcast:

@@ -46,7 +46,8 @@ DeviceWork::~DeviceWork() {
   try {
     join();
   } catch (const std::exception& error) {
-    log(LogLevel::kError, concat("communication on ", tutti::join(devices_), ": ", error.what()));
+    log(LogLevel::kError,
+        concat("communication on ", tutti::join(devices_), " failed: ", error.what()));
   }
 }
 
@@ -210,7 +211,7 @@ constexpr std::size_t kLeastSliceBytes = 16 * 1024;
 constexpr std::size_t kSliceAlignment = 64;  // elements
 
 /// Returns slice `r` of all buffers; there is one slice per buffer. Slices begin at multiples of
-/// kSliceAlignment, so the last ones may be empty.
+/// kSliceAlignment, so the last slices may be empty.
 std::vector<ReplicaBuffer> slice_of_all(std::span<const ReplicaBuffer> buffers, std::size_t r) {
   const ReplicaBuffer& first = buffers.front();
   const std::size_t least = kLeastSliceBytes / size_of(first.dtype);

@@ -28,7 +28,7 @@ struct SharedGpu {
 /// `devices` are GPUs.
 std::optional<SharedGpu> find_shared_gpu(std::span<const Device> devices);
 
-/// Returns true if each of these GPUs can read the memory of all others.
+/// Returns true if each of these GPUs can read the memory of all other GPUs.
 bool are_connected(std::span<const Device> devices);
 
 struct GpuChoice {
@@ -47,7 +47,7 @@ std::string make_nccl_id();
 std::string why_no_nccl();
 
 /// Gathers one text from each rank; returns them in rank order. Collective. Compares the first 47
-/// characters of `name` across the ranks. Throws as Communicator does.
+/// characters of `name` across the ranks. Throws the same errors as Communicator.
 std::vector<std::string> gather_texts(Communicator& communicator, std::string_view own,
                                       std::string_view name);
 
@@ -58,14 +58,14 @@ using GatherTexts =
 /// A rank's report about its GPUs. All ranks make the same decision, because each bases it on the
 /// reports of all ranks.
 struct GpusOfRank {
-  std::string reason;  // reason why the GPUs cannot be NCCL ranks, "has ..."; "" if they can
+  std::string reason;  // why the rank cannot use NCCL, such as "has no NCCL (...)"; "" if it can
   std::string names;   // machine and GPU per device, to detect shared GPUs
 
   /// Returns `reason` and `names`, one per line.
   std::string to_text() const { return reason + "\n" + names; }
   static GpusOfRank from_text(const std::string& text);
 };
-/// Reports whether these devices, which need not be GPUs, can be NCCL ranks.
+/// Returns the report of a rank with these devices, which need not be GPUs.
 GpusOfRank gpus_for_nccl(std::span<const Device> devices);
 /// Returns the reason, as "<who> 1 has ...", if any rank cannot use NCCL; empty if all can.
 std::string why_not_all(std::string_view who, std::span<const GpusOfRank> ranks);

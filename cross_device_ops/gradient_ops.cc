@@ -81,7 +81,7 @@ std::vector<IndexedSlices> host_copies(std::span<const IndexedSlices> per_replic
   return copies;
 }
 
-// Copies one replica's rows to their positions in the sorted union of all rows; missing rows are
+// Adds one replica's rows at their positions in the sorted union of all rows; missing rows are
 // zero.
 template <class T>
 MutableTensor spread(const IndexedSlices& slices, const std::vector<std::int64_t>& rows) {

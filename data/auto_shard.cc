@@ -197,7 +197,8 @@ AutoShardChoice choose_automatically(const Dataset& dataset, int num_workers) {
   const std::string files =
       fewest == kInfinite ? "infinitely many files" : concat(fewest, " files");
   if (fewest != kInfinite && fewest < num_workers) {
-    return {AutoShardPolicy::kData, concat(files, " are fewer than ", num_workers, " workers")};
+    return {AutoShardPolicy::kData,
+            concat("there are fewer files (", fewest, ") than workers (", num_workers, ")")};
   }
   return {AutoShardPolicy::kFile, concat(files, " for ", num_workers, " workers")};
 }
@@ -213,7 +214,7 @@ AutoShardChoice choose_auto_shard(const Dataset& dataset, int num_workers, AutoS
   if (policy == AutoShardPolicy::kAuto) {
     AutoShardChoice choice = choose_automatically(dataset, num_workers);
     const std::string line =
-        concat("auto_shard: AUTO is ", to_string(choice.policy), ": ", choice.reason);
+        concat("auto_shard: AUTO selects ", to_string(choice.policy), ": ", choice.reason);
     if (choice.policy == AutoShardPolicy::kData && num_workers > 1) {
       log_warning(concat(line, "; every worker reads everything and keeps one in ", num_workers,
                          " elements; if that is intended, use AutoShardPolicy::kData"));
@@ -224,9 +225,9 @@ AutoShardChoice choose_auto_shard(const Dataset& dataset, int num_workers, AutoS
   }
   if (policy == AutoShardPolicy::kFile && !internal::begins_at_files(dataset.source())) {
     fail(ErrorCode::kNotFound,
-         "auto_shard: policy FILE: expected a dataset whose sources are all files, such as "
-         "tfrecord_dataset(), got another or an unknown source; use "
-         "AutoShardPolicy::kData, or kAuto");
+         "auto_shard: policy FILE: expected a dataset whose sources all read files, such as "
+         "tfrecord_dataset(), got a source that reads none or does not report them; use "
+         "AutoShardPolicy::kData or kAuto");
   }
   return {policy, "the caller chose it"};
 }

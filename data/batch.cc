@@ -181,8 +181,8 @@ class BatchIterator : public internal::ForwardingIterator {
       if (dims[i] == kLargest) dims[i] = largest[i];
       if (dims[i] >= largest[i]) continue;
       fail(ErrorCode::kInvalidArgument, "Dataset::padded_batch: component '",
-           rows[0].names()[component], "': expected at most ", dims[i], " in dimension ", i,
-           ", got an element with ", largest[i]);
+           rows[0].names()[component], "': expected a size of at most ", dims[i], " in dimension ",
+           i, ", got ", largest[i]);
     }
     return dims;
   }
@@ -251,8 +251,8 @@ Tensor numbers_in(const Element& element) {
   if (is_index) return element[0];
   fail(ErrorCode::kInvalidArgument,
        "Dataset::pack: expected elements with one component, a vector [n] of int64 or int32, got ",
-       element.size(), " components",
-       element.size() > 0 ? concat(", the first ", element[0].dtype(), " ", element[0].shape())
+       element.size(), " component(s)",
+       element.size() > 0 ? concat("; the first is ", element[0].dtype(), " ", element[0].shape())
                           : std::string());
 }
 

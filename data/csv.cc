@@ -214,7 +214,7 @@ void CsvReader::require_short(const CsvRecord& record) {
   }
   fail(ErrorCode::kResourceExhausted, source(), ":", too_long_, ": expected a record of at most ",
        dialect_.max_line_bytes,
-       " bytes, got a longer one; is this a CSV file? If it is, use "
+       " bytes, got a longer one; is this a CSV file? If it is, raise "
        "CsvOptions::max_line_bytes");
 }
 
@@ -258,7 +258,7 @@ CsvReader::Stop CsvReader::read_plain(CsvRecord& record) {
     if (byte == '"' && dialect_.quotes) {
       refuse("field ", record.size() + 1,
              ": expected a quote only at the start of a field, got one within; write the "
-             "field as \"...\" with \"\" for the quote, or CsvOptions::quotes = false");
+             "field as \"...\" with \"\" for the quote, or set CsvOptions::quotes = false");
     }
     require_short(record);
     record.text_.push_back(static_cast<char>(byte));

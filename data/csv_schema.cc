@@ -215,7 +215,7 @@ std::string remark_on_numbers(const CsvField& field) {
                   "the file)");
   }
   if (!field.mostly_numbers) return "";
-  return " (most fields are numbers; if it means a missing value, use CsvOptions::na_values "
+  return " (most fields are numbers; if this text marks a missing value, use CsvOptions::na_values "
          "and CsvColumn::default_value)";
 }
 

@@ -13,7 +13,7 @@
 namespace tutti::internal {
 
 /// Function of an element and of `number`: the count of elements, yielded or skipped, that precede
-/// it in the whole pass over all shards.
+/// the element in the full pass over all shards.
 using NumberedFunction = std::function<Element(const Element&, std::uint64_t number)>;
 
 using MakeFunction = std::function<NumberedFunction(std::uint64_t epoch)>;

@@ -642,8 +642,8 @@ Element::Element(std::vector<Tensor> tensors, std::vector<std::string> names)
 }
 
 Element Element::with_tensors(std::vector<Tensor> tensors) const {
-  TUTTI_CHECK(tensors.size() == tensors_.size(), "Element: ", tensors.size(), " components for ",
-              tensors_.size());
+  TUTTI_CHECK(tensors.size() == tensors_.size(), "Element::with_tensors: expected ",
+              tensors_.size(), " components, got ", tensors.size());
   Element element = *this;
   element.tensors_ = std::move(tensors);
   return element;

@@ -120,13 +120,13 @@ void require_function(const Function& fn, const char* who) {
   if (!fn) fail(ErrorCode::kInvalidArgument, who, ": expected a function, got none");
 }
 
-/// Returns a * b, or INT64_MAX on overflow. Requires: both >= 0.
+/// Returns a * b, or INT64_MAX on overflow. Requires: a >= 0 and b >= 0.
 inline std::int64_t saturating_product(std::int64_t a, std::int64_t b) {
   std::int64_t product = 0;
   return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
 }
 
-/// Returns a + b, or INT64_MAX on overflow. Requires: both >= 0.
+/// Returns a + b, or INT64_MAX on overflow. Requires: a >= 0 and b >= 0.
 inline std::int64_t saturating_sum(std::int64_t a, std::int64_t b) {
   std::int64_t sum = 0;
   return __builtin_add_overflow(a, b, &sum) ? INT64_MAX : sum;

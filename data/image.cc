@@ -20,7 +20,7 @@
 
 #ifdef TUTTI_WITH_JPEG
 #include <jpeglib.h>
-// Included after jpeglib.h, which it needs.
+// jerror.h needs the declarations of jpeglib.h.
 #include <jerror.h>
 #endif
 
@@ -79,7 +79,8 @@ const char* name_of_format(std::string_view bytes) {
 /// called before tutti or a library allocates memory for pixels or rows.
 [[maybe_unused]] void require_pixels(std::int64_t height, std::int64_t width,
                                      const std::string& source, const DecodeImageOptions& options) {
-  TUTTI_CHECK(height > 0 && width > 0, source, ": an image of ", height, " x ", width);
+  TUTTI_CHECK(height > 0 && width > 0, source, ": expected a non-empty image, got ", height, " x ",
+              width);
   if (height > options.max_pixels / width) {
     fail(ErrorCode::kResourceExhausted, source, ": offset 0: expected at most ", options.max_pixels,
          " pixels, got ", height, " x ", width, "; raise DecodeImageOptions::max_pixels");
@@ -142,7 +143,7 @@ struct Source {
   float weight = 0.0f;
 };
 
-// Computed in float32, as in tf.
+// Returns the sources of all new pixels along one axis, computed in float32 as in tf.
 std::vector<Source> sources_of(Window window, std::int64_t new_size, Interpolation how) {
   const float scale = static_cast<float>(window.size) / static_cast<float>(new_size);
   const std::int64_t last = window.size - 1;
@@ -252,7 +253,8 @@ class PngReader {
     MutableTensor image({height, width, png_get_channels(png_, info_)}, DType::kUInt8, Device{});
     require_plausible(image.num_bytes());
     const std::size_t row_bytes = image.num_bytes() / static_cast<std::size_t>(height);
-    TUTTI_CHECK(row_bytes == png_get_rowbytes(png_, info_), "libpng: rows of ", row_bytes);
+    TUTTI_CHECK(row_bytes == png_get_rowbytes(png_, info_), "libpng: expected rows of ", row_bytes,
+                " bytes, got ", png_get_rowbytes(png_, info_));
     std::vector<png_bytep> rows;
     for (std::int64_t row = 0; row < height; ++row) {
       rows.push_back(image.span<std::uint8_t>().data() + static_cast<std::size_t>(row) * row_bytes);
@@ -359,7 +361,9 @@ std::string encode_png(const Tensor& image) {
       png_image_write_to_memory(&header, bytes.data(), &size, 0, image.bytes().data(), 0, nullptr);
   const std::string message = header.message;
   png_image_free(&header);
-  if (!done) fail(ErrorCode::kInternal, "encode_png: libpng rejects ", shape, ": ", message);
+  if (!done)
+    fail(ErrorCode::kInternal, "encode_png: libpng rejects an image of shape ", shape, ": ",
+         message);
   bytes.resize(size);
   return bytes;
 }
@@ -531,8 +535,8 @@ class Writer {
 
   std::string run(const Tensor& image, int quality) {
     if (!write(image.shape(), image.host_span<std::uint8_t>().data(), quality)) {
-      fail(ErrorCode::kInternal, "encode_jpeg: libjpeg refuses ", image.shape(), ": ",
-           errors_.message);
+      fail(ErrorCode::kInternal, "encode_jpeg: libjpeg refuses an image of shape ", image.shape(),
+           ": ", errors_.message);
     }
     return std::string(reinterpret_cast<const char*>(buffer_), size_);
   }

@@ -117,7 +117,8 @@ std::vector<ImageFile> find_images(const std::string& directory,
   return images;
 }
 
-// Keeps only one subset. As in Keras, the last int(share * count) images are for validation.
+// Keeps only the images of options.subset. As in Keras, the last int(validation_split * count)
+// images are the validation subset.
 void cut(std::vector<ImageFile>& images, const ImageFolderOptions& options) {
   if (options.subset == Subset::kAll) return;
   const auto count = static_cast<double>(images.size());
@@ -193,7 +194,7 @@ ImageFolder image_folder(const std::string& directory, ImageFolderOptions option
   std::vector<std::string> classes = find_classes(directory, options);
   if (options.label_mode == LabelMode::kBinary && classes.size() != 2) {
     fail(ErrorCode::kInvalidArgument,
-         "image_folder: LabelMode::kBinary expected two classes, got [", join(classes), "]");
+         "image_folder: expected two classes for LabelMode::kBinary, got [", join(classes), "]");
   }
   std::vector<ImageFile> images = find_images(directory, classes);
   if (options.seed) {

@@ -32,7 +32,7 @@ ImageExtents image_size(const Tensor& image, std::string_view who) {
   return {image.shape()[0], image.shape()[1], image.shape()[2]};
 }
 
-/// Throws kInvalidArgument, naming `who`, unless both are >= 1.
+/// Throws kInvalidArgument, naming `who`, unless `height` and `width` are >= 1.
 void require_positive(std::int64_t height, std::int64_t width, std::string_view who) {
   internal::require(height >= 1 && width >= 1, who, ": expected at least 1 x 1 pixels, got ",
                     height, " x ", width);

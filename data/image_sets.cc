@@ -76,8 +76,9 @@ fs::path find_archive(const fs::path& directory) {
 
 [[noreturn]] void fail_not_found(const std::string& file, const fs::path& directory) {
   fail(ErrorCode::kNotFound, "read_cifar10: failed to find file: ", file, "; expected it in '",
-       directory.string(), "' or '", (directory / kFolder).string(), "', or ", kArchive,
-       " in the former; get ", kArchive, " from the CIFAR-10 home page and put it there");
+       directory.string(), "' or '", (directory / kFolder).string(), "', or the archive ", kArchive,
+       " in '", directory.string(), "'; download the archive from the CIFAR-10 home page to '",
+       directory.string(), "'");
 }
 
 std::vector<ImageData> read_folder(const fs::path& folder, const fs::path& directory,
@@ -281,8 +282,8 @@ std::string find_mnist_file(const std::string& directory, const std::string& nam
   }
   fail(ErrorCode::kNotFound, "read_mnist: failed to find file: ", name,
        "; expected it, plain or as .gz, in '", join(folders, "' or '"),
-       "'; run apt-get install dataset-fashion-mnist, or set TUTTI_DATA_DIR to the folder that has "
-       "it");
+       "'; run apt-get install dataset-fashion-mnist, or set TUTTI_DATA_DIR to the folder that "
+       "contains the file");
 }
 
 namespace {

@@ -182,12 +182,14 @@ class Inflater {
   }
 
   [[noreturn]] void fail_damaged() const {
-    fail_at(source_, offset_, "expected gzip data, got bytes that zlib refuses: ",
-            stream_.msg ? stream_.msg : "no reason given", begins_wrong_ ? kind_note(bytes_) : "");
+    fail_at(source_, offset_,
+            "expected deflate data (gzip, zlib or zip), got bytes that zlib refuses: ",
+            stream_.msg ? stream_.msg : "zlib gives no reason",
+            begins_wrong_ ? kind_note(bytes_) : "");
   }
 
   [[noreturn]] void fail_too_large() const {
-    fail_at(source_, offset_, "expected compressed data of at most ", stated_bytes_,
+    fail_at(source_, offset_, "expected data that expands to at most ", stated_bytes_,
             " bytes, got more");
   }
 
@@ -196,7 +198,7 @@ class Inflater {
   const std::string& source_;
   const InputLimits& limits_;
   std::size_t stated_bytes_;
-  const bool begins_wrong_;  // true if the data is not gzip; errors then name the kind of data
+  const bool begins_wrong_;  // true if data with a header is not gzip; errors then name its kind
   std::size_t offset_ = 0;
   std::string buffer_;
   z_stream stream_{};
@@ -355,7 +357,7 @@ std::vector<std::string> list_files(const std::string& pattern, ListFilesOptions
          "'; expected at least one; use the full path, or another working directory");
   }
   if (status != 0) {
-    fail(ErrorCode::kUnavailable, "list_files: cannot look for '", pattern,
+    fail(ErrorCode::kUnavailable, "list_files: cannot search for '", pattern,
          "': ", std::generic_category().message(errno));
   }
   std::vector<std::string> paths(found.gl_pathv, found.gl_pathv + found.gl_pathc);

@@ -32,8 +32,8 @@ std::string gunzip(std::string_view bytes, const std::string& source,
 /// Format of the header and trailer around compressed data.
 enum class DeflateFormat { kGzip, kZlib, kRaw };
 
-/// Decompresses `bytes` into at most `stated_bytes`. Throws the errors of gunzip(), and kDataLoss
-/// for larger content.
+/// Decompresses `bytes` to at most `stated_bytes` bytes. Throws the errors of gunzip(), and
+/// kDataLoss for larger content.
 std::string inflate_bytes(std::string_view bytes, DeflateFormat format, const std::string& source,
                           const InputLimits& limits = {}, std::size_t stated_bytes = SIZE_MAX);
 
@@ -65,8 +65,8 @@ std::string read_plain_or_gzip(const char* who, const std::string& path,
 /// offsets refer to the decompressed content. Not thread-safe.
 class InputFile {
  public:
-  /// Throws kNotFound or kUnavailable with the path and the system's reason, and whatever gunzip()
-  /// throws.
+  /// Opens a file. Throws kNotFound or kUnavailable with the path and the system's reason, and the
+  /// errors of gunzip().
   explicit InputFile(const std::string& path, const InputLimits& limits = {});
   /// Returns a file with this content, which `source` names in errors.
   static InputFile of_bytes(std::string bytes, std::string source);

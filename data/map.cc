@@ -248,7 +248,7 @@ class MapSource : public internal::SourceWith<MapSource, Mapping> {
 
  private:
   /// Returns the function for an epoch. The random numbers that it uses for an element are keyed by
-  /// the element's index in this iterator.
+  /// the element's number in the full pass over all shards.
   NumberedFunction function_of(std::uint64_t epoch) const {
     return [fn = argument().make(epoch),
             random = argument().random.of_pass(epoch, below().pass_shard())](const Element& element,

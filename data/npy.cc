@@ -26,8 +26,8 @@ using internal::fail_at;
 
 constexpr std::string_view kMagic = "\x93NUMPY";
 
-/// A NumPy type and the tensor type that represents it. Integer types that tensors lack become the
-/// next wider type.
+/// A NumPy type and the tensor type that represents it. Integer types that tensors lack become
+/// int32 or int64.
 struct TypeName {
   DType dtype;
   std::string_view name;  // numpy's name without the byte order
@@ -104,7 +104,8 @@ class HeaderParser {
   void expect(char wanted) {
     if (!accept(wanted)) {
       fail_at(source_, place_, "expected '", wanted, "' in the npy header, got ",
-              place_ == bytes_.size() ? std::string("its end") : std::string(1, bytes_[place_]));
+              place_ == bytes_.size() ? std::string("the end of the header")
+                                      : std::string(1, bytes_[place_]));
     }
   }
 
@@ -113,7 +114,7 @@ class HeaderParser {
     const std::size_t start = place_;
     const std::size_t end = bytes_.find(quote, start);
     if (end == std::string_view::npos)
-      fail_at(source_, start, "expected a quoted text, got no closing quote");
+      fail_at(source_, start, "expected a quoted string, got no closing quote");
     place_ = end + 1;
     return bytes_.substr(start, end - start);
   }
@@ -134,8 +135,8 @@ class HeaderParser {
     const std::size_t start = place_;
     if (start < bytes_.size() && bytes_[start] == '[') {
       fail(ErrorCode::kUnimplemented, source_, ": offset ", start,
-           ": expected elements of a plain type, got a structured array; save each field on its "
-           "own");
+           ": expected elements of a plain type, got a structured array; save each field "
+           "separately");
     }
     const std::string_view type = text();
     const std::string_view name = type.substr(std::min<std::size_t>(type.size(), 1));
@@ -374,7 +375,7 @@ std::size_t find_end_record(std::string_view bytes, const std::string& source) {
       fail_at(source, 0, "expected a .npz file, got ", internal::describe_file(bytes));
     }
     fail_at(source, bytes.size(),
-            "expected the end record of a zip file, got none; the file is cut short");
+            "expected the end record of a zip file, got none; the file is truncated");
   }
   return found;
 }
@@ -432,8 +433,8 @@ void require_no_overlap(const std::vector<Entry>& entries, const std::string& so
     const Entry& before = *by_place[i - 1];
     if (by_place[i]->local_offset >= before.end()) continue;
     fail_at(member_name(*by_place[i], source), by_place[i]->local_offset,
-            "members overlap; expected this one after the end of '", before.name, "' at ",
-            before.end());
+            "members overlap; expected this member to begin after the end of '", before.name,
+            "' at ", before.end());
   }
 }
 
@@ -538,8 +539,8 @@ void put_entry(std::string& bytes, const Entry& entry) {
 void require_name(const std::string& name, std::set<std::string>& seen) {
   constexpr std::size_t kMaxName = 1000;
   internal::require(!name.empty() && name.size() <= kMaxName && seen.insert(name).second,
-                    "format_npz: expected names of 1 to ", kMaxName, " bytes, each once, got '",
-                    name, "'");
+                    "format_npz: expected distinct names of 1 to ", kMaxName, " bytes, got '", name,
+                    "', which is empty, too long or repeated");
 }
 
 }  // namespace
@@ -589,7 +590,7 @@ std::string format_npz(const NamedTensors& tensors) {
     internal::require(
         bytes.size() + content.size() < UINT32_MAX && seen.size() < UINT16_MAX,
         "format_npz: expected less than 4 GiB and fewer than 65535 arrays, got more at '", name,
-        "'; call write_npy()");
+        "'; call write_npy() for each array");
     Entry entry;
     entry.name = concat(name, kSuffix);
     entry.crc = internal::crc32(content);

@@ -196,9 +196,9 @@ class FixedLengthRecords : public internal::FileElements {
 
   [[noreturn]] void fail_truncated(std::uint64_t offset, std::uint64_t expected,
                                    std::uint64_t got) const {
-    fail_at(file_.source(), offset, "the file does not hold whole records of ", layout_.record,
-            " bytes between ", layout_.header, " bytes of header and ", layout_.footer,
-            " bytes of footer; expected ", expected, " bytes, got ", got,
+    fail_at(file_.source(), offset, "the file does not consist of whole records of ",
+            layout_.record, " bytes between ", layout_.header, " bytes of header and ",
+            layout_.footer, " bytes of footer; expected ", expected, " bytes, got ", got,
             file_.offset() == 0 ? internal::kind_note(file_.bytes_ahead()) : "");
   }
 
@@ -343,7 +343,7 @@ void read_value(WireReader& list, WireType type, std::vector<std::string>& value
     list.skip({1, type});
 }
 
-/// Reads numbers, which may be unpacked or packed: every protobuf reader must accept both.
+/// Reads numbers, packed or not: every protobuf reader must accept both forms.
 template <class Number>
 void read_value(WireReader& list, WireType type, std::vector<Number>& values) {
   constexpr bool kIsFloat = std::is_same_v<Number, float>;

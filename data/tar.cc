@@ -70,7 +70,7 @@ std::optional<TarSample> TarSampleReader::next() {
   take_sample([&](const TarEntry& entry, const std::string& extension) {
     if (!sample.files.emplace(extension, reader_.read()).second) {
       fail_at(reader_.source(), entry.offset, "expected one file per extension in sample '",
-              sample.key, "', got '", entry.name, "' for '", extension, "' again");
+              sample.key, "', got a second '", extension, "' file: '", entry.name, "'");
     }
   });
   return sample;
@@ -237,7 +237,8 @@ void TarWriter::write(const TarSample& sample) {
         read && read->first == sample.key && read->second == extension,
         "TarWriter::write: the file '", name, "' would not be read as '", extension, "' of '",
         sample.key,
-        "'; expected a key without a dot in its name and an extension of lower-case letters");
+        "'; expected a key without a dot in its file name, and an extension without upper-case "
+        "letters");
   }
   for (const auto& [extension, bytes] : sample.files) {
     write(concat(sample.key, ".", extension), bytes);

@@ -309,7 +309,8 @@ std::string BytePairTokenizer::decode(std::span<const std::int64_t> tokens) cons
   for (const std::int64_t token : tokens) {
     if (token < 0 || token >= vocabulary_size() ||
         rules_->tokens[static_cast<std::size_t>(token)].empty()) {
-      fail(ErrorCode::kOutOfRange, "BytePairTokenizer::decode: expected token numbers from 0 to ",
+      fail(ErrorCode::kOutOfRange,
+           "BytePairTokenizer::decode: expected numbers of tokens, from 0 to ",
            vocabulary_size() - 1, ", got ", token);
     }
     text += rules_->tokens[static_cast<std::size_t>(token)];
@@ -325,8 +326,8 @@ std::int64_t BytePairTokenizer::number_of(std::string_view token) const {
   const auto found = rules_->numbers.find(token);
   if (found != rules_->numbers.end()) return found->second;
   fail(ErrorCode::kNotFound, "BytePairTokenizer::number_of: '", token,
-       "' is not in the vocabulary; expected one of its tokens; size of the vocabulary: ",
-       vocabulary_size());
+       "' is not in the vocabulary; expected one of the tokens with the numbers 0 to ",
+       vocabulary_size() - 1);
 }
 
 // Training of byte-pair encodings.
@@ -604,7 +605,8 @@ class RulesReader {
   std::int64_t number_of(const std::string& token) const {
     const auto found = numbers_.find(token);
     if (found != numbers_.end()) return found->second;
-    invalid("'", token, "' is not in the vocabulary; expected merges and special tokens that are");
+    invalid("'", token,
+            "' is not in the vocabulary; expected a vocabulary with all merges and special tokens");
   }
 
   std::string source_;
@@ -704,7 +706,7 @@ BytePairRules::Cut cut_of(const RulesReader& reader, const Json& step) {
   }
   reader.unimplemented(
       "pre_tokenizer: expected ByteLevel, Digits, or Split by a regular expression with the "
-      "behavior Isolated (or Removed and invert), got ",
+      "behavior Isolated (or Removed with invert), got ",
       step.dump());
 }
 
@@ -727,7 +729,7 @@ void read_added_tokens(RulesReader& reader, const Json& file) {
   }
 }
 
-/// Calls `read`; if an error does not name `source`, prefixes the error with it.
+/// Calls `read`; if an error does not name `source`, prefixes the error with `source`.
 template <class Read>
 BytePairTokenizer read_named(const std::string& source, const Read& read) {
   RulesReader reader(source);

@@ -83,8 +83,8 @@ class MultiInputSource : public DatasetSource {
     });
   }
 
-  /// Returns the pass shard of the first concatenated dataset that is sharded; the default if there
-  /// is none.
+  /// Returns the pass shard of the first sharded dataset among the parts; the default (the full
+  /// pass) if no part is sharded.
   PassShard pass_shard() const override {
     for (const Dataset& part : parts_) {
       if (const PassShard shard = part.source().pass_shard(); shard.count > 1) return shard;

@@ -19,7 +19,7 @@ using namespace tutti::examples;
 
 namespace {
 
-// Flags that do not apply to this program, which removes them: other strategies, fit, checkpoints.
+// Shared flags that do not apply to this program: other strategies, fit, checkpoints.
 const std::vector<std::string> kUnused = {"--strategy",   "--replicas",       "--cross-device-ops",
                                           "--transport",  "--bytes-per-pack", "--compression",
                                           "--non-finite", "--stage",          "--min-shard-bytes",
@@ -35,7 +35,7 @@ struct TrainerOptions {
 };
 
 double test_accuracy(const Sequential& model, const std::string& data_dir) {
-  // the test images are a single batch
+  // All test images are in a single batch.
   const Dataset all = load_mnist(data_dir, Split::kTest).batch(10'000);
   const Element test = *all.begin();
   const Tensor hits = equal(argmax(model(test[0]), 1), cast(test[1], DType::kInt64));
@@ -112,11 +112,11 @@ int main(int argc, char** argv) {
   TaskFlags task;
   TrainerOptions trainer;
   const int code = parse_options(
-      argc, argv, "Trains on Fashion-MNIST with parameter servers, each worker by itself", options,
+      argc, argv, "Trains on Fashion-MNIST with parameter servers and independent workers", options,
       [&](Flags& flags) {
         flags.remove(kUnused);
         task.add_to(flags);
-        flags.add("--train_steps", trainer.train_steps, "ends at this global step");
+        flags.add("--train_steps", trainer.train_steps, "global step at which training ends");
         flags.add("--sync", trainer.sync, "same as --update-mode sync_replicas");
         flags.add("--learning-rate", trainer.learning_rate, "learning rate of gradient descent");
         flags.add("--min-accuracy", trainer.min_accuracy, "fails below this test accuracy");

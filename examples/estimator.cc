@@ -70,7 +70,9 @@ int main(int argc, char** argv) {
                   "--metrics-json"});
     flags.add("--examples", num_examples, "number of examples");
   };
-  const int code = parse_options(argc, argv, "A Dense(1) as an Estimator", options, more);
+  const int code = parse_options(
+      argc, argv, "Trains a Dense(1) with an Estimator, with fit and with a custom loop", options,
+      more);
   return code >= 0 ? code : run_example([&] {
     require_flag("--checkpoint-dir", options.checkpoint_dir,
                  "a folder for the model's checkpoints");

@@ -24,7 +24,7 @@ EstimatorSpec model_fn(const Tensor& features, const Tensor& labels, EstimatorMo
           .optimizer = SgdOptions{.learning_rate = 0.05}};
 }
 
-/// Returns data with y = 2 x + 1. Each worker reads all of it.
+/// Returns data with y = 2 x + 1. Each worker reads all data.
 Dataset input_fn() {
   Tensor x = linspace(-1.0, 1.0, 16).reshape({16, 1});
   return Dataset::from_tensor_slices(x, x * 2.0f + 1.0f).shuffle(16, /*seed=*/1).batch(4);
@@ -36,7 +36,7 @@ int train(const std::string& model_dir, std::int64_t steps) {
       ParameterServerOptions{.local = {.devices = "cpu:0"}, .coordinated = true});
   Estimator estimator(model_fn, {.model_dir = model_dir, .train_distribute = strategy});
   const auto repeated = [] { return input_fn().repeat(); };
-  // workers and servers serve here until the chief is done, then exit
+  // On workers and servers, serve() returns the exit code when the chief is done.
   if (const auto code = estimator.serve(repeated)) return *code;
 
   estimator.train_on_workers({.max_steps = steps});
@@ -50,8 +50,8 @@ int train(const std::string& model_dir, std::int64_t steps) {
 int main(int argc, char** argv) {
   std::string model_dir = (std::filesystem::temp_directory_path() / "estimator_client").string();
   std::int64_t steps = 300;
-  Flags flags("Trains a Dense(1) as an Estimator with workers and parameter servers");
-  flags.add("--model-dir", model_dir, "folder of the client for checkpoints");
+  Flags flags("Trains a Dense(1) with an Estimator on workers and parameter servers");
+  flags.add("--model-dir", model_dir, "folder for the client's checkpoints");
   flags.add("--steps", steps, "number of updates");
   const int code = flags.parse(argc, argv);
   return code >= 0 ? code : run_example([&] { return train(model_dir, steps); });

@@ -95,7 +95,7 @@ int main(int argc, char** argv) {
   Examples examples;
   double min_accuracy = 0.0;
   const int code = parse_options(
-      argc, argv, "Trains on Fashion-MNIST with a loop written by hand", options,
+      argc, argv, "Trains on Fashion-MNIST with a custom training loop", options,
       [&](Flags& flags) {
         flags.add("--regularized", regularized, "adds Dropout and BatchNormalization");
         flags.add("--train-examples", examples.train, "trains on the first N examples; 0: all");

@@ -47,7 +47,7 @@ int serve(const std::vector<std::string>& hosts, std::int64_t task) {
 
 /// Prints the devices that each server lists.
 int list_devices(const std::vector<std::string>& hosts) {
-  // kept until the end, because a server exits after its last session
+  // Sessions are kept until the end, because a server exits after its last session.
   std::vector<Session> sessions;
   for (const std::string& host : hosts) sessions.emplace_back(concat("grpc://", host));
   for (const Session& session : sessions) {
@@ -63,10 +63,11 @@ int main(int argc, char** argv) {
   double timeout = 30.0;
   std::string target;
   std::vector<std::string> hosts;
-  Flags flags("Says hello by way of a server");
+  Flags flags("Computes a greeting and a sum on a server");
   flags.add("--serve", port, "serves on this port of 127.0.0.1");
-  flags.add("--host", hosts, "host:port of a server; repeat for each");
-  flags.add("--task", task, "index of the host to serve as; none: lists all hosts' devices");
+  flags.add("--host", hosts, "host:port of a server; repeat the flag for each server");
+  flags.add("--task", task,
+            "serves as the --host of this index; default: lists the devices of all hosts");
   flags.add("--target", target, "address of a running server: grpc://host:port");
   flags.add("--timeout", timeout, "seconds to wait for the server");
   const int code = flags.parse(argc, argv);

@@ -24,7 +24,7 @@ struct Options {
 int train(const Options& options) {
   hvd::init();
   const auto seed = static_cast<std::uint64_t>(options.seed);
-  // weights differ until the broadcast below
+  // Weights differ between ranks until they are broadcast below.
   set_random_seed(seed + static_cast<std::uint64_t>(hvd::rank()));
 
   Dataset dataset = load_mnist(options.data_dir)
@@ -44,7 +44,7 @@ int train(const Options& options) {
   std::uint64_t step = 0;
   for (const Element& batch : dataset) {
     const auto rank = static_cast<std::uint32_t>(hvd::rank());
-    // each process drops different elements
+    // Dropout drops different elements in each process.
     const RandomContextScope dropout({seed, step, rank});
     GradientTape tape;
     Tensor logits = model(batch[0], {.training = true});
@@ -70,7 +70,7 @@ int main(int argc, char** argv) {
   Options options;
   Flags flags("Trains on Fashion-MNIST in Horovod's style");
   flags.add("--batch-size", options.batch_size, "batch size of each process");
-  flags.add("--steps", options.steps, "steps of all processes together");
+  flags.add("--steps", options.steps, "total number of steps of all processes");
   flags.add("--seed", options.seed, "seed of weights, shuffling and dropout");
   flags.add("--data-dir", options.data_dir, "folder with the data set");
   flags.add("--checkpoint", options.checkpoint, "file for the weights");

@@ -103,7 +103,7 @@ int run(const TrainerOptions& options) {
 
 int main(int argc, char** argv) {
   TrainerOptions options;
-  Flags flags("Trains on Fashion-MNIST with one client for all workers");
+  Flags flags("Trains on Fashion-MNIST with one client that controls all workers");
   flags.add("--steps", options.steps, "number of global batches");
   flags.add("--batch-size", options.batch_size, "examples in a global batch");
   flags.add("--learning-rate", options.learning_rate, "learning rate of gradient descent");

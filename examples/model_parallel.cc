@@ -124,7 +124,7 @@ int compare(const Options& options) {
 int main(int argc, char** argv) {
   Options options;
   Flags flags("Trains a model that is too large for one device, in four ways");
-  flags.add("--steps", options.steps, "number of steps");
+  flags.add("--steps", options.steps, "number of training steps");
   flags.add("--memory-kib", options.memory_kib, "memory of each of the two devices, in KiB");
   const int code = flags.parse(argc, argv);
   return code >= 0 ? code : run_example([&] { return compare(options); });

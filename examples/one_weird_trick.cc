@@ -52,7 +52,7 @@ double train(const char* name, DenseScheme scheme, int updates, const Options& o
     last = losses[0].item_double();
     record.step(static_cast<float>(last), kBatch);
   }
-  // excludes all_reduce, which sums the losses and the gradients of convolutions
+  // The table excludes all_reduce, which sums the losses and the gradients of convolutions.
   MeshTraffic exchanged;
   for (const auto& [kind, traffic] : strategy.traffic()) {
     if (kind == "all_reduce") continue;
@@ -69,8 +69,8 @@ double train(const char* name, DenseScheme scheme, int updates, const Options& o
 
 int compare(const Options& options) {
   constexpr int kWeights = (kFeatures + 1) * kHidden + (kHidden + 1) * 4;
-  std::printf("dense gradients, summed by data parallelism: %d bytes a step\n",
-              // each number travels to one worker and back
+  std::printf("data parallelism would exchange %d bytes of dense gradients per step\n",
+              // All workers but one send each gradient and receive its sum.
               2 * 4 * (static_cast<int>(options.workers) - 1) * kWeights);
   std::printf("%-13s %7s %9s %11s %11s  loss\n", "scheme", "updates", "ms/step", "bytes",
               "busiest");
@@ -86,7 +86,7 @@ int compare(const Options& options) {
 int main(int argc, char** argv) {
   Options options;
   Flags flags("Trains with data-parallel convolutions and model-parallel dense layers");
-  flags.add("--steps", options.steps, "steps of each scheme");
+  flags.add("--steps", options.steps, "number of steps for each scheme");
   flags.add("--workers", options.workers, "number of devices, whose square divides 128");
   const int code = flags.parse(argc, argv);
   return code >= 0 ? code : run_example([&] { return compare(options); });

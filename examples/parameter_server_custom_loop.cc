@@ -28,7 +28,8 @@ std::int64_t look_up(const std::string& word) {
   return found == kWords.end() ? 0 : found - kWords.begin() + 1;
 }
 
-/// Returns rows of three different words, int64 [n, 3], and a label for "avenger", int64 [n, 1].
+/// Returns examples of three different words, int64 [3], with a label, float32 [1]: the index in
+/// kLabels of "yes" if one word is "avenger", else of "no".
 Dataset make_examples(std::int64_t count, std::uint64_t seed) {
   const RandomStream random({.seed = seed, .purpose = kUserPurpose});
   std::vector<std::int64_t> features;
@@ -52,7 +53,7 @@ Dataset make_examples(std::int64_t count, std::uint64_t seed) {
 struct LoopOptions {
   std::int64_t epochs = 4;
   std::int64_t steps_per_epoch = 5;
-  // four words take 256 KiB, so the table is split across two servers
+  // Four rows take 256 KiB, so the table of eight rows is split across two servers.
   std::int64_t embedding = 16384;
 };
 
@@ -61,7 +62,7 @@ int train(const LoopOptions& options) {
   ParameterServerStrategy strategy(*resolver_from_environment(),
                                    {.local = {.devices = "cpu:0"},
                                     .variable_partitioner = MinSizePartitioner(256 << 10, 2),
-                                    // used only without a cluster, like num_workers
+                                    // num_servers and num_workers are used only without a cluster.
                                     .num_servers = 2,
                                     .num_workers = 3,
                                     .coordinated = true});
@@ -93,7 +94,7 @@ int train(const LoopOptions& options) {
       make_examples(200, 1).shuffle(200, /*seed=*/1).batch(32).repeat());
   const PerWorkerDataset evaluation =
       coordinator.create_per_worker_dataset(make_examples(16, 2).batch(8).repeat());
-  // returns on workers and servers, which exit here
+  // Workers and servers exit here.
   if (const auto code = coordinator.serve()) return *code;
   coordinator.start();
 

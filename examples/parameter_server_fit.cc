@@ -29,7 +29,8 @@ struct FitProgram {
 Dataset make_dataset(const InputContext& context) {
   constexpr std::int64_t kGlobalBatch = 64;
   const Tensor x = random_uniform({10, 10}, {.seed = 1, .purpose = kUserPurpose, .a = 0});
-  // All ten outputs of an example have the same label, because TensorFlow's loss broadcasts labels.
+  // All ten outputs of an example get the same label, as in TensorFlow, where the loss broadcasts
+  // labels.
   const Tensor y = random_uniform({10, 1}, {.seed = 1, .purpose = kUserPurpose, .a = 1}) +
                    Tensor::zeros({10, 10});
   return Dataset::from_tensor_slices({x, y})
@@ -49,7 +50,7 @@ int train(const FitProgram& program) {
                                     .variable_partitioner = MinSizePartitioner(256 << 10, 2),
                                     .update_mode = parse_update_mode(program.update_mode),
                                     .num_servers = 2});
-  if (const auto code = strategy.serve()) return *code;  // non-training tasks return here
+  if (const auto code = strategy.serve()) return *code;  // returns on a task that does not train
   DistributedDataset data = strategy.distribute_datasets_from_function(make_dataset);
 
   const auto scope = strategy.scope();
@@ -76,9 +77,9 @@ int main(int argc, char** argv) {
   flags.add("--epochs", program.epochs, "number of epochs, each of which prints a line");
   flags.add("--steps-per-epoch", program.steps_per_epoch, "global batches per epoch");
   flags.add_choice("--update-mode", program.update_mode, {"sync", "async"},
-                   "sync: workers make each step together");
+                   "sync: the workers run each step together");
   flags.add("--backup-dir", program.backup_dir,
-            "folder for backups, from which a killed program continues");
+            "folder for backups, from which a restarted program resumes");
   const int code = flags.parse(argc, argv);
   return code >= 0 ? code : run_example([&] { return train(program); });
 }

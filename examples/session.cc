@@ -13,7 +13,7 @@
 
 using namespace tutti;
 
-/// Trains on the tasks of the session, or in this process if there is none.
+/// Trains on the tasks of the session, or in this process without a session.
 int train(const std::optional<Session>& session, std::int64_t steps) {
   const auto scope = session ? std::make_unique<SessionScope>(*session) : nullptr;
   const auto device = [&](const char* name) { return DeviceScope(session ? name : ""); };
@@ -44,7 +44,7 @@ int train(const std::optional<Session>& session, std::int64_t steps) {
 int main(int argc, char** argv) {
   std::int64_t steps = 10'000;
   Flags flags("Trains on named tasks of a cluster");
-  flags.add("--steps", steps, "number of runs of the train_op");
+  flags.add("--steps", steps, "number of training steps");
   if (const int code = flags.parse(argc, argv); code >= 0) return code;
   return examples::run_example([&] {
     const auto resolver = resolver_from_environment();

@@ -86,10 +86,10 @@ int train(const GuideOptions& options) {
 
 int main(int argc, char** argv) {
   GuideOptions options;
-  Flags flags("TensorFlow's guide to TPUs, on Fashion-MNIST");
+  Flags flags("Runs TensorFlow's guide \"Use TPUs\" on Fashion-MNIST");
   flags.add("--replicas", options.replicas,
             "number of replicas; 0: one per TPU, or one on the CPU");
-  flags.add("--steps", options.steps, "steps of each of the two trainings");
+  flags.add("--steps", options.steps, "steps of each of the two training loops");
   flags.add("--min-accuracy", options.min_accuracy, "fails if fit's test accuracy is lower");
   flags.add("--data-dir", options.data_dir, "folder with the data set");
   const int code = flags.parse(argc, argv);

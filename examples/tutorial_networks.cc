@@ -99,7 +99,7 @@ int parse(int argc, char** argv, ExampleOptions& options, std::string& network,
       argc, argv, "Trains a tutorial's network on Fashion-MNIST", options, [&](Flags& flags) {
         flags.remove({"--checkpoint-dir", "--resume"});
         flags.add_choice("--network", network, names,
-                         "tutorial, which also sets batch size and epochs");
+                         "tutorial whose network to train; sets the default batch size and epochs");
         flags.add("--min-accuracy", min_accuracy, "fails below this test accuracy");
       });
 }

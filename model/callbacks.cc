@@ -26,7 +26,7 @@ EarlyStopping::EarlyStopping(EarlyStoppingOptions options)
 }
 
 void EarlyStopping::on_train_begin() {
-  (void)monitor_.larger_is_better(model());  // throws if unknown, before the first epoch
+  (void)monitor_.larger_is_better(model());  // throws if the direction is unknown
   best_ = internal::Monitor::kNothing;
   best_epoch_ = waited_ = 0;
   stopped_epoch_.reset();
@@ -147,7 +147,7 @@ ReduceLROnPlateau::ReduceLROnPlateau(ReduceLROnPlateauOptions options)
 }
 
 void ReduceLROnPlateau::on_train_begin() {
-  (void)monitor_.larger_is_better(model());  // throws here rather than after the first epoch
+  (void)monitor_.larger_is_better(model());  // throws if the direction is unknown
   best_ = internal::Monitor::kNothing;
   waited_ = cooling_ = 0;
 }
@@ -210,7 +210,7 @@ double learning_rate_for_batch(const std::map<std::int64_t, double>& rates_by_gl
   const auto batches = internal::names_of(
       rates_by_global_batch, [](const auto& entry) { return std::to_string(entry.first); });
   fail(ErrorCode::kNotFound, "learning_rate_for_batch: no rate for a global batch of ",
-       global_batch, "; expected one of ", join(batches), "; call scaled_learning_rate()");
+       global_batch, "; expected one of ", join(batches), "; or call scaled_learning_rate()");
 }
 
 }  // namespace tutti

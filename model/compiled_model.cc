@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A replica's *share* of the loss is the sum over its rows divided by the number of rows of the
-// global batch, plus the regularisation losses divided by the number of replicas. Shares add up to
-// the loss of the global batch, and their gradients to its gradient, even if replicas have
-// different numbers of rows.
+// global batch, plus the regularisation losses divided by the number of replicas. The shares of all
+// replicas add up to the loss of the global batch, and their gradients to the gradient of this
+// loss, even if replicas have different numbers of rows.
 #include "core/names.h"
 #include "model/fit_loop.h"
 
@@ -128,14 +128,14 @@ std::vector<ClassWeights> class_weights_of(const Model& model, const FitOptions&
 
 namespace {
 
-/// Returns "class_weight of 'kind'", which is part of the warnings below.
+/// Returns "class_weight" or, with several outputs, "output_class_weights of 'kind'".
 std::string name_of_class_weight(const Model& model, std::size_t output) {
   const std::vector<Model::Output> outputs = model.outputs();
   return outputs.size() == 1 ? "class_weight"
                              : concat("output_class_weights of '", outputs[output].name, "'");
 }
 
-/// Returns the number of classes of an output; 1 if its labels may be any class numbers.
+/// Returns the number of classes of an output; 1 if its labels may be any numbers >= 0.
 std::int64_t num_classes_of(const Model& model, std::size_t output) {
   const Shape& shape = model.output_shapes()[output];
   return shape.rank() > 0 ? shape[shape.rank() - 1] : 1;
@@ -152,9 +152,11 @@ void warn_of_classes(const Model& model, std::span<const ClassWeights> class_wei
     const std::int64_t num_classes = num_classes_of(model, output);
     for (const auto& [number, weight] : class_weights[output]) {
       if (is_class_of(number, num_classes)) continue;
-      log_warning_once(concat("Model::fit: ", name_of_class_weight(model, output),
-                              ": expected classes in 0 .. ", num_classes - 1, ", got ", number,
-                              "; no label has this class, so its weight has no effect"));
+      log_warning_once(
+          concat("Model::fit: ", name_of_class_weight(model, output),
+                 num_classes == 1 ? std::string(": expected classes >= 0")
+                                  : concat(": expected classes in 0 .. ", num_classes - 1),
+                 ", got ", number, "; no label has this class, so its weight has no effect"));
     }
   }
 }
@@ -176,7 +178,7 @@ void warn_of_absent_classes(const Model& model, std::span<const ClassWeights> cl
 
 namespace {
 
-/// Throws Keras's message, followed by advice.
+/// Throws kInvalidArgument with Keras's message, followed by advice.
 [[noreturn]] void fail_inputs(const Model& model, std::string_view who, std::size_t received,
                               std::string_view what) {
   const bool is_drawn = dynamic_cast<const Sequential*>(&model) != nullptr ||
@@ -210,7 +212,7 @@ void require_components(const Model& model, std::string_view who, std::size_t co
   fail(ErrorCode::kInvalidArgument, who, ": the model '", model.name(), "' expects ", inputs,
        " input(s), then ", outputs, " label(s) (and 1", outputs > 1 ? concat(" or ", outputs) : "",
        " weight(s)), but it received batches of ", components,
-       rest == 0 ? " component(s); where are the labels?" : " component(s)");
+       rest == 0 ? " component(s), without labels; add the labels" : " component(s)");
 }
 
 void warn_of_changes_since_compile(const Model& model, const CompiledModel& compiled) {

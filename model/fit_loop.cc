@@ -170,8 +170,8 @@ void BatchFeed::start_pass() {
   iterator_ = data_.begin();
   advance_ = false;
   if (*iterator_ == data_.end() && !std::exchange(is_restored_, false)) {
-    fail(ErrorCode::kInvalidArgument,
-         "Model: expected a dataset with at least one batch, got none; check whether a file is "
+    fail(ErrorCode::kInvalidArgument, steps_.who,
+         ": expected a dataset with at least one batch, got none; check whether a file is "
          "empty or drop_remainder is set");
   }
   is_restored_ = false;
@@ -327,7 +327,7 @@ History FitLoop::run() {
   if (state_->is_stopped_by_signal) {
     report_stop();
   } else if (const int late = signals ? StopSignals::requested() : 0) {
-    // All epochs are done, so later signals concern the rest of the program.
+    // Training is done, so the signal concerns the rest of the program.
     signals.reset();
     std::raise(late);
   }
@@ -445,7 +445,7 @@ void FitLoop::report_stop() {
   if (!backup) {
     text += "; nothing was saved; use .callbacks = {BackupAndRestore(folder)}";
   } else if (backup->last_error()) {
-    text += concat("; saving the state failed in ", backup->backup_dir());
+    text += concat("; the state could not be saved in ", backup->backup_dir());
   } else {
     text += concat(", saved in ", backup->backup_dir(), "; to continue, start the program again");
   }
@@ -494,7 +494,7 @@ void FitLoop::require_same_stop() const {
     (requests[worker].empty() ? continuing : stopping).push_back(worker);
   if (stopping.empty() || continuing.empty()) return;
   fail(ErrorCode::kFailedPrecondition,
-       "Model::fit: stop_training(): expected a call on all workers, which train the same steps, "
+       "Model::fit: stop_training(): expected calls on all workers in the same step, "
        "got one in epoch ",
        at_.point.epoch, " on worker ", join(stopping), ", not on worker ", join(continuing),
        "; try a condition on values that are equal on all workers, such as logs");

@@ -65,16 +65,16 @@ struct CompiledModel {
   std::int64_t steps_per_execution = 1;
   bool has_constraints = false;
 
-  /// Returns the loss, the outputs' losses, the metrics and the layers' metrics, without
-  /// duplicates, each with its name in the logs.
+  /// Returns the total loss, the outputs' losses (with several outputs), the metrics and the
+  /// layers' metrics, each with its name in the logs.
   std::vector<std::pair<std::string, Metric*>> all_metrics();
   Logs logs();
   void reset_metrics();
 };
 
-/// Throws kInvalidArgument, naming `who`, unless a call that passes tensors has one tensor for each
-/// input of the model and labels for each output. Labels may be omitted entirely, because layers
-/// may add all losses.
+/// Throws kInvalidArgument, naming `who`, unless there is one tensor for each input of the model
+/// and one label tensor for each output. All labels may be omitted, because layers may add all
+/// losses.
 void require_counts(const Model& model, std::string_view who, std::size_t inputs,
                     std::size_t labels);
 /// Same as require_counts(), but for a batch of `components`: inputs, labels, then weights (one for
@@ -93,7 +93,7 @@ using ClassWeights = std::map<std::int64_t, double>;
 /// Returns the class weights of each output; empty if the options have none. Throws
 /// kInvalidArgument unless there is one map per output of the model.
 std::vector<ClassWeights> class_weights_of(const Model& model, const FitOptions& options);
-/// Warns about class weights whose class number is too large for the output.
+/// Warns about class weights whose class number is negative or too large for the output.
 void warn_of_classes(const Model& model, std::span<const ClassWeights> class_weights);
 /// Warns about weighted classes that do not occur in these labels (one tensor per output).
 void warn_of_absent_classes(const Model& model, std::span<const ClassWeights> class_weights,
@@ -121,9 +121,9 @@ class ReplicaStep {
   Parts parts_of(const Batch& batch, std::string_view who) const;
   std::vector<Tensor> call_model(const Parts& parts, CallContext context) const;
   /// Warns once if the predictions are probabilities but the loss takes logits. compile() cannot
-  /// detect this, because it does not know the result of a custom call().
+  /// detect this mismatch, because it does not know the result of a custom call().
   void look_for_probabilities(std::span<const Tensor> predictions) const;
-  /// Returns this replica's share of the loss; fills in the shares of the outputs.
+  /// Returns this replica's share of the loss; appends the share of each output's loss to `shares`.
   Tensor total_loss(const Batch& batch, const Parts& parts, std::span<const Tensor> predictions,
                     std::span<const Tensor> added_losses, std::vector<Tensor>& shares) const;
   void update_metrics(const Batch& batch, const Parts& parts, std::span<const Tensor> predictions,
@@ -160,13 +160,13 @@ TensorProvider tensors_of_callbacks(const std::vector<AnyCallback>& callbacks);
 struct FeedSteps {
   const char* who;                                    // "Model::fit"
   const char* option;                                 // "steps_per_epoch"
-  std::optional<std::int64_t> number = std::nullopt;  // nullopt: a whole pass
+  std::optional<std::int64_t> number = std::nullopt;  // nullopt: a full pass over the data
   /// If true, an epoch may span passes: the next epoch continues the current pass, and a new pass
   /// may begin within an epoch. Otherwise, each epoch begins and ends with a pass.
   bool across_passes = false;
 };
 
-/// Yields global batches, epoch by epoch.
+/// Source of global batches, epoch by epoch.
 class BatchFeed {
  public:
   /// Throws kInvalidArgument if the number of steps is not positive, or if it is missing and the
@@ -181,15 +181,15 @@ class BatchFeed {
   std::optional<std::int64_t> num_steps() const;
   DistributedDataset& data() { return data_; }
 
-  /// Returns the position in the data; restore() continues from it. `batches` is the number of
-  /// batches already returned in the epoch; if it is not 0, do not call begin_epoch() after
-  /// restore().
+  /// Returns the position in the data; restore() continues from this position. `batches` is the
+  /// number of batches already returned in the epoch; if it is not 0, do not call begin_epoch()
+  /// after restore().
   Json position() const;
   void restore(const Json& position, std::int64_t batches);
 
  private:
   void start_pass();
-  /// Ends the current pass: the next call to begin() starts a new pass, even after a restart.
+  /// Ends the current pass: the next data_.begin() starts a new pass, even after a restart.
   void leave_pass();
   void warn_of_end();
   void warn_of_length() const;
@@ -263,8 +263,8 @@ struct Model::State {
   struct Call {
     const char* method = nullptr;      // "Model::fit" or "Model::evaluate"; null if neither runs
     internal::FitLoop* fit = nullptr;  // null if evaluate() was called outside fit()
-    bool stop_requested = false;       // ends the epoch and the fit after the current step
-    bool is_interrupted = false;       // ends fit immediately
+    bool stop_requested = false;       // true: the epoch and fit end after this step
+    bool is_interrupted = false;       // true: fit returns before the epoch ends
   };
 
   Strategy* strategy = nullptr;  // must outlive all uses of the model

@@ -22,7 +22,8 @@ class Functional::Builder {
              node.layer->name(), "'; expected an Input{...}");
       }
       if (!first_value_.emplace(&node, i).second)
-        fail(ErrorCode::kInvalidArgument, "Functional: input ", i, " is given twice");
+        fail(ErrorCode::kInvalidArgument, "Functional: expected distinct inputs, but input ", i,
+             " is given twice");
       const std::string number = i == 0 ? "" : concat('_', i);
       names_[&node] = node.input_name.empty() ? "input" + number : node.input_name;
       graph_.input_names.push_back(names_[&node]);

@@ -28,7 +28,7 @@ void check_sampling(const SamplingOptions& options) {
   if (!(options.top_p > 0.0 && options.top_p <= 1.0)) refuse("top_p in (0, 1]", options.top_p);
 }
 
-/// Returns the classes that may be drawn, in order of decreasing probability.
+/// Returns the classes that temperature 0 or top_k leave, in order of decreasing probability.
 std::vector<std::size_t> candidates(std::span<const double> logits,
                                     const SamplingOptions& options) {
   std::vector<std::size_t> classes(logits.size());
@@ -75,7 +75,8 @@ Tensor sample(const Tensor& logits, const RandomKey& key, const SamplingOptions&
   for (std::size_t row = 0; row * classes < values.size(); ++row) {
     const auto of_row = std::span(values).subspan(row * classes, classes);
     if (std::ranges::any_of(of_row, [](double value) { return std::isnan(value); }))
-      fail(ErrorCode::kInvalidArgument, "sample: expected finite logits, got NaN in row ", row);
+      fail(ErrorCode::kInvalidArgument, "sample: expected logits without NaN, got NaN in row ",
+           row);
     result.push_back(sampled_class(of_row, stream.uniform64(row), options));
   }
   return Tensor::from(Shape{logits.shape()[0]}, result);
@@ -154,7 +155,7 @@ class Generation {
   Tensor tokens_;
   Device device_;
   KeyValueCache cache_;
-  std::int64_t cached_ = 0;  // number of tokens in the cache
+  std::int64_t cached_ = 0;  // steps() at the last call of the cache; 0 before the first call
   std::int64_t num_new_ = 0;
 };
 
@@ -164,7 +165,7 @@ Tensor generate(const Layer& model, const Tensor& prompt, const GenerateOptions&
   const bool is_index = prompt.dtype() == DType::kInt64 || prompt.dtype() == DType::kInt32;
   internal::require(
       is_index && prompt.rank() == 2 && prompt.shape()[1] != 0,
-      "generate: expected an int64 prompt [batch, steps] with at least one step, got ",
+      "generate: expected an int32 or int64 prompt [batch, steps] with at least one step, got ",
       prompt.dtype(), " ", prompt.shape());
   if (options.window.value_or(1) < 1 || options.max_new_tokens < 0) {
     fail(ErrorCode::kInvalidArgument,

@@ -58,8 +58,8 @@ std::string event_path(const std::string& directory) {
                 ".", host, ".", getpid());
 }
 
-/// Returns TensorFlow's bucket limits: 0, +-1e-12 times powers of 1.1 up to 1e20, and the largest
-/// double.
+/// Returns TensorFlow's bucket limits: 0, +-1e-12 times powers of 1.1 up to 1e20, and +- the
+/// largest double.
 const std::vector<double>& bucket_limits() {
   static const std::vector<double> limits = [] {
     std::vector<double> all = {0.0};
@@ -79,8 +79,8 @@ struct Buckets {
   std::string limits, counts;
 };
 
-/// Counts each value in the bucket of the first limit above it. Stores only the last of adjacent
-/// empty buckets.
+/// Counts each value in the bucket of the first limit above it. Of adjacent empty buckets, stores
+/// only the last.
 Buckets fill_buckets(std::span<const double> values) {
   const std::vector<double>& limits = bucket_limits();
   std::vector<double> counts(limits.size(), 0.0);
@@ -165,7 +165,7 @@ void EventFileWriter::write_record(std::string_view event) {
   file_.flush();
   if (!file_) {
     const int reason = errno;
-    file_.close();  // retries writing
+    file_.close();  // may change errno
     fail(ErrorCode::kUnavailable, "EventFileWriter: cannot write ", path_, ": ",
          std::strerror(reason), "; check that the folder is writable and the disk is not full");
   }
@@ -192,7 +192,7 @@ void cut_file(const std::string& path, const Json& length, bool is_writer) {
   std::filesystem::resize_file(path, static_cast<std::uintmax_t>(length.as_int()), ignored);
 }
 
-/// Writes a line; creates missing folders.
+/// Writes a line to the file; creates missing folders.
 void write_to_file(const char* who, const std::string& path, const std::string& line,
                    std::ios::openmode mode) {
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
@@ -250,7 +250,7 @@ void CsvLogger::write_line(const std::string& line, std::ios::openmode mode) {
 
 void CsvLogger::on_epoch_end(std::int64_t epoch, const Logs& logs) {
   if (!wrote_head_) {
-    names_ = validation_names();  // even if the first epochs have no validation
+    names_ = validation_names();  // columns exist even if the first epochs have no validation
     for (const auto& [name, value] : logs) names_.push_back(name);
     std::ranges::sort(names_);
     names_.erase(std::unique(names_.begin(), names_.end()), names_.end());

@@ -80,7 +80,7 @@ void warn_of_contradiction(const Loss& loss, const Model::Output& output) {
   if (probabilities && loss.takes_logits()) {
     problem =
         " takes logits and applies its own activation, so training will be poor; use the "
-        "layer without activation, or .from_logits = false in the options of the loss";
+        "layer without an activation, or .from_logits = false in the options of the loss";
   } else if (activation == "linear" && loss.takes_probabilities()) {
     problem =
         " takes probabilities, so training will be poor; use .from_logits = true in the options of "
@@ -133,9 +133,9 @@ void Model::require_own_strategy(std::string_view who) const {
   if (in_cross_replica_context() || !has_strategy()) {
     const Strategy& here = get_strategy();
     if (!has_strategy() || &here == &strategy()) return;
-    fail(ErrorCode::kFailedPrecondition, who, ": the model was made under the strategy ",
+    fail(ErrorCode::kFailedPrecondition, who, ": the model was created under the strategy ",
          name_and_size(strategy()), ", but this is the scope of ", name_and_size(here),
-         "; expected both to be the same; make the model inside this scope");
+         "; expected both to be the same; create the model inside this scope");
   }
   if (&get_strategy() == &default_strategy()) return;
   fail(ErrorCode::kFailedPrecondition, who,

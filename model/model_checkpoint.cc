@@ -79,7 +79,7 @@ ModelCheckpoint::ModelCheckpoint(std::string path, ModelCheckpointOptions option
 }
 
 void ModelCheckpoint::on_train_begin() {
-  if (options_.save_best_only) (void)monitor_.larger_is_better(model());  // throws if unknown
+  if (options_.save_best_only) (void)monitor_.larger_is_better(model());  // checks the name
   for (const std::string& name : names_in(path_)) {
     if (!name.starts_with("val_") || model().has_validation()) continue;
     const std::vector<std::string> metrics = model().metrics_names();
@@ -121,7 +121,7 @@ void ModelCheckpoint::save(std::int64_t batch, const Logs& logs) {
 void ModelCheckpoint::delete_old() {
   while (options_.max_to_keep > 0 &&
          paths_.size() > static_cast<std::size_t>(options_.max_to_keep)) {
-    std::error_code ignored;  // another process may have deleted it
+    std::error_code ignored;  // another process may have deleted the file
     if (model().strategy().is_chief()) std::filesystem::remove(paths_.front(), ignored);
     paths_.erase(paths_.begin());
   }
@@ -168,7 +168,7 @@ void BackupAndRestore::on_train_begin() {
 void BackupAndRestore::on_can_restore() {
   restored_ = manager_->restore_latest();
   if (!restored_ || !is_chief()) return;
-  log_info(concat("BackupAndRestore: continues after a total of ", restored_->step,
+  log_info(concat("BackupAndRestore: resuming after a total of ", restored_->step,
                   " batches, from ", restored_->path));
 }
 

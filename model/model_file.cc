@@ -31,7 +31,8 @@ struct ModelDescription {
   std::optional<CompileDescription> compile;
 };
 
-/// Layers with the same name become one layer that is called several times.
+/// Creates a Sequential, in which layers with the same name become one layer that is called several
+/// times.
 std::shared_ptr<Layer> make_sequential(std::string name, Input input,
                                        std::vector<std::shared_ptr<Layer>> layers) {
   for (auto layer = layers.begin(); layer != layers.end(); ++layer)

@@ -30,7 +30,7 @@ std::string bar(std::int64_t step, std::int64_t num_steps) {
          std::string(static_cast<std::size_t>(kBarWidth - full), '.') + "]";
 }
 
-/// Returns the number of columns of the terminal; unlimited if the terminal does not report it.
+/// Returns the number of columns of the terminal; 1000 if the terminal does not report it.
 std::size_t columns_of(std::FILE* out) {
   winsize size = {};
   const bool is_known = ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0;

@@ -1,4 +1,4 @@
-// Handlers for SIGINT and SIGTERM, which make training end after the current step.
+// Handlers for SIGINT and SIGTERM that let training end after the current step.
 // SPDX-License-Identifier: Apache-2.0
 #include "model/stop_signals.h"
 

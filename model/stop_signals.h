@@ -8,7 +8,7 @@
 namespace tutti::internal {
 
 /// Scope in which SIGINT and SIGTERM are recorded instead of ending the process; the destructor
-/// restores the earlier handlers. Objects nest; a signal is recorded for all of them. Not
+/// restores the earlier handlers. Scopes may nest; a signal is recorded for all open scopes. Not
 /// thread-safe.
 class StopSignals {
  public:

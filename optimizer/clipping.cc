@@ -86,7 +86,7 @@ std::vector<OnDevice> squares_by_device(std::span<const Gradient> gradients,
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     if (gradients[i].is_none()) continue;
     const Tensor values = gradients[i].to_dense();
-    // On a mesh, all gradients form a single group, because all positions must make the same calls.
+    // On a mesh, all gradients form one group, because all mesh positions must make the same calls.
     auto found = std::ranges::find_if(all, [&](const OnDevice& each) {
       return each.device == values.device() || OpPartitioner::current();
     });

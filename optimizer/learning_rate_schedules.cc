@@ -120,7 +120,9 @@ double fall(DecayShape shape, double x) {
     case DecayShape::kOneMinusSquareRoot:
       return 1.0 - std::sqrt(x);
   }
-  fail(ErrorCode::kInvalidArgument, "DecayShape: no such value: ", static_cast<int>(shape));
+  fail(ErrorCode::kInvalidArgument,
+       "DecayShape: expected kLinear, kCosine or kOneMinusSquareRoot, got ",
+       static_cast<int>(shape));
 }
 
 void check(const LinearWarmUpOptions& options) {
@@ -157,7 +159,7 @@ double rate_at(const WarmUpStableDecayOptions& options, std::int64_t iteration) 
 
 // JSON form of schedules: the calls that recreate them.
 
-/// Returns the type's name, such as "CosineDecay".
+/// Returns the name of the schedule's type, such as "CosineDecay".
 template <class Options>
 std::string schedule_type() {
   std::string name = internal::plain_type_name(typeid(Options));
@@ -295,7 +297,7 @@ Json LearningRate::to_json() const { return schedule ? schedule->describe() : Js
 
 LearningRate LearningRate::from_json(const Json& json) {
   using Table = internal::CallTable<LearningRate>;
-  static const Table table("learning-rate schedule", "compile the loaded model with it", [] {
+  static const Table table("learning-rate schedule", "save with .compile_arguments = false", [] {
     std::vector<Table::Entry> readers;
     for (const NamedSchedule& schedule : named_schedules()) {
       if (schedule.reader) readers.push_back(*schedule.reader);

@@ -37,7 +37,7 @@ void check_same_scope(const std::string& name, std::span<const Variable> variabl
   for (const Variable& variable : variables) {
     if (variable.storage().owner() == state.storage().owner()) continue;
     fail(ErrorCode::kFailedPrecondition, name, ": variable '", variable.name(),
-         "' and the optimizer were made in different strategy scopes; expected one scope for both; "
+         "' and the optimizer were created in different strategy scopes; expected one scope; "
          "create the model and the optimizer inside the same strategy.scope()");
   }
 }

@@ -70,7 +70,8 @@ class GradientAccumulator {
   /// Adds the gradients of one more step to those of the `num_held` steps already held. Collective;
   /// no replica may read num_held() concurrently.
   void hold(std::span<const Gradient> gradients, std::int64_t num_held);
-  /// Returns `gradient` plus the sum held for variable `index`; missing if both are missing.
+  /// Returns `gradient` plus the sum held for variable `index`. Returns an empty gradient if
+  /// `gradient` is empty and the sum is 0.
   Gradient total(std::size_t index, const Gradient& gradient) const;
   /// Drops all held gradients. Collective; no replica may read num_held() concurrently.
   void clear();
@@ -81,14 +82,14 @@ class GradientAccumulator {
  private:
   std::int64_t steps_;
   Variable num_held_;
-  std::vector<Variable> sums_;  // one per variable; undefined while no gradients are held
+  std::vector<Variable> sums_;  // one per variable; outdated while no gradients are held
 };
 
 }  // namespace tutti::internal
 
 namespace tutti {
 
-/// Returns true if every element is finite; a missing gradient counts as finite.
+/// Returns true if every element is finite; an empty gradient (is_none()) counts as finite.
 bool all_finite(const Gradient& gradient);
 bool all_finite(std::span<const Gradient> gradients);
 

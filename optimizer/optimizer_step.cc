@@ -59,7 +59,7 @@ void internal::with_exclusive_access(const std::function<void()>& write) {
   if (reducer != nullptr) reducer->updates_done();
 }
 
-/// Values read before gradients are reduced, because another replica may be writing them later.
+/// Values read before gradients are reduced, because another replica may write them afterwards.
 struct Optimizer::Step {
   UpdateScalars scalars;
   std::int64_t num_held = 0;  // number of steps with held gradients
@@ -270,9 +270,9 @@ void Optimizer::update_variable(std::size_t index, const Gradient& gradient,
     variable.storage().update(rule, slots_[index], gradient, scalars);
   }
   if (!average_rule_) return;
-  // The average needs no gradient, but storages require one of the right shape.
+  // The average needs no gradient, but storages require a gradient with the variable's shape.
   const auto zeros = [&] {
-    // Other replicas may be writing their shards.
+    // Does not read a sharded variable, because other replicas may be writing their shards.
     const bool has_shards =
         dynamic_cast<const internal::ReplicaShards*>(&variable.storage()) != nullptr;
     return Tensor::zeros(

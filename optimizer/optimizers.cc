@@ -13,7 +13,7 @@ namespace tutti {
 
 namespace {
 
-/// Name of an optimizer, and functions that make its default options and register their type.
+/// Name of an optimizer, and functions that create its default options and register their type.
 struct NamedSpec {
   const char* name;
   OptimizerSpec (*make)();
@@ -125,7 +125,7 @@ Json internal::json_of_options(const std::type_info& type, const void* options) 
 Json OptimizerSpec::to_json() const {
   if (json_) return json_();
   fail(ErrorCode::kUnimplemented,
-       "an optimizer created by your own function cannot be saved; use options registered with "
+       "an optimizer created by a custom function cannot be saved; use options registered with "
        "register_optimizer()");
 }
 

@@ -145,7 +145,7 @@ std::shared_ptr<const UpdateRule> make_update_rule(std::string_view description)
 void register_update_rule(const std::string& name, UpdateRuleFactory factory) {
   internal::require(!name.empty() && factory,
                     "register_update_rule: expected a name and a function, got '", name, "' and ",
-                    factory ? "a function" : "none");
+                    factory ? "a function" : "no function");
   Registry& all = registry();
   const MutexLock lock(all.mutex);
   if (std::ranges::find(all.entries, name, &Entry::first) != all.entries.end()) {

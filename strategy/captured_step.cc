@@ -146,15 +146,14 @@ void CapturedCalls::State::replay(Entry& entry, const Calls& calls) {
 void CapturedCalls::State::say_eager(std::string_view where) {
   MutexLock lock(mutex);
   if (std::exchange(said_eager, true)) return;
-  log_info(concat("captured step: capture is not supported ", where,
-                  ": the function itself runs each time"));
+  log_info(
+      concat("captured step: capture is not supported ", where, ": each call runs the function"));
 }
 
 CapturedCalls::CapturedCalls(const CaptureOptions& options)
     : state_(std::make_unique<State>(options)) {
   internal::require(options.num_warm_up_calls >= 1 && options.max_signatures >= 1,
-                    "captured: expected at least 1 warm-up call and 1 signature, "
-                    "got ",
+                    "captured: expected num_warm_up_calls >= 1 and max_signatures >= 1, got ",
                     options.num_warm_up_calls, " and ", options.max_signatures);
 }
 

@@ -16,7 +16,7 @@ namespace {
 
 constexpr Device kDefaultDevice{};
 
-/// Context of the single replica; current outside any scope.
+/// Context of the default strategy's single replica; current outside all strategy scopes.
 class DefaultReplicaContext final : public ReplicaContext {
  public:
   int replica_id() const override { return 0; }

@@ -165,7 +165,7 @@ class Job {
   std::string call_;          // call made by the ranks that have not joined
 };
 
-/// Sums gradients over all ranks and passes the means to this rank's optimizer or tape.
+/// Sums gradients over all ranks and passes their sums or means to this rank's optimizer or tape.
 class AveragingReducer final : public GradientReducer {
  public:
   AveragingReducer(Job& job, ReduceOp op)
@@ -222,8 +222,8 @@ void check(const MultiWorkerOptions& options) {
       "; try one process per device");
   if (options.digest_steps == 0) return;
   fail(ErrorCode::kInvalidArgument,
-       "hvd::init: digest_steps compares mirrored variables; expected 0, got ",
-       options.digest_steps, "; use MultiWorkerMirroredStrategy");
+       "hvd::init: expected digest_steps 0, because variables may differ between ranks, got ",
+       options.digest_steps, "; use MultiWorkerMirroredStrategy to compare variables");
 }
 
 ReduceOp checked(std::string_view who, ReduceOp op) {

@@ -53,8 +53,7 @@ class StateDigest {
     variables_.push_back(variable);
   }
   /// Compares the variables if a comparison is due after `num_steps` steps. Collective. Throws
-  /// kDataLoss on all workers, naming the first variable that differs, and the worker that deviates
-  /// most.
+  /// kDataLoss on all workers, naming a variable that differs and each worker's digest of it.
   void compare_when_due(std::uint64_t num_steps, WorkerTeam& team) const {
     if (every_ == 0 || num_steps % static_cast<std::uint64_t>(every_) != 0) return;
     for (const std::weak_ptr<const DistributedStorage>& each : variables_) {

@@ -1,10 +1,9 @@
 // Implements Recovery.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A commit reads all variables; reads of ON_READ variables are collectives of all workers. So a
-// worker that has committed step n knows that all others have finished step n and committed n - 1.
-// Two commits are kept, so the remaining workers have one in common, no matter when a worker dies.
-// If only a connection broke, all workers have one in common.
+// commit() returns only after all workers have stored that commit, so a worker that stores the next
+// commit knows that all others have the previous one. Each worker keeps two commits, so all
+// remaining workers have a commit in common, no matter when a worker dies or a connection breaks.
 #include "tutti/strategy/recovery.h"
 
 #include <algorithm>
@@ -25,7 +24,7 @@ namespace tutti {
 namespace {
 
 constexpr std::size_t kCommitsKept = 2;
-/// Time to wait for a verdict; longer than it takes to detect a stopped worker.
+/// Time to wait for the job to detect a lost worker; longer than the detection takes.
 constexpr Duration kPatience = std::chrono::seconds(4);
 /// Maximum number of times that a step is repeated if a connection breaks each time.
 constexpr int kMostRepeats = 20;
@@ -36,7 +35,7 @@ internal::WorkerTeam* team_of_several(const Strategy& strategy) {
   return team && team->num_workers() > 1 ? team : nullptr;
 }
 
-/// Parses a worker's commits, newest first: "42 41"; "" for a new process.
+/// Parses the step numbers of a worker's commits, newest first: "42 41"; "" for a new process.
 std::vector<std::int64_t> steps_of(const std::string& text) {
   std::istringstream steps(text);
   return {std::istream_iterator<std::int64_t>(steps), {}};

@@ -13,8 +13,9 @@ namespace {
 
 void require_differentiable(ReduceOp op, SourceLocation where) {
   if (op == ReduceOp::kSum || op == ReduceOp::kMean) return;
-  fail(ErrorCode::kUnimplemented, "all_reduce(", op, ") at ", to_string(where),
-       ": it has no gradient; expected SUM or MEAN; call stop_gradient() on its result");
+  fail(
+      ErrorCode::kUnimplemented, "all_reduce(", op, ") at ", to_string(where),
+      ": this reduction has no gradient; expected SUM or MEAN; call stop_gradient() on its result");
 }
 
 bool has_gradient(const Gradient& value) {

@@ -177,10 +177,9 @@ struct StrategyExtended::Impl {
   std::uint64_t seed() const { return restored_seed.value_or(random_seed()); }
   void require_intact() const {
     if (!half_updated) return;
-    fail(
-        ErrorCode::kFailedPrecondition, "Strategy::run (", name, "): step ", failure.step,
-        " failed while variables were being updated, so some are from that step, some from the one "
-        "before; restore a checkpoint, which calls restore_state()");
+    fail(ErrorCode::kFailedPrecondition, "Strategy::run (", name, "): step ", failure.step,
+         " failed while variables were being updated, so some variables have values of that step, "
+         "others of the step before; restore a checkpoint, which calls restore_state()");
   }
   /// Aborts the step on the other workers, which must not wait for this one.
   void end_team(const internal::RunOutcome& outcome) {
@@ -335,7 +334,8 @@ Strategy::~Strategy() = default;
 StrategyExtended& Strategy::extended() const {
   if (extended_) return *extended_;
   fail(ErrorCode::kUnimplemented,
-       "Strategy: expected replicas on threads of this process, got a strategy without any; use ",
+       "Strategy: expected a strategy whose replicas are threads, got one without a "
+       "StrategyExtended; use ",
        "the constructor with LocalStrategyOptions, or override the function that was called");
 }
 
@@ -669,7 +669,8 @@ std::int64_t length_of(const Tensor& value, std::span<const int> axes) {
   return length;
 }
 
-/// Returns the sum over `axes` of each value, on its device. Throws for bool, as reduce_sum() does.
+/// Returns the sum over `axes` of each value, on the value's device. Throws for bool, as
+/// reduce_sum() does.
 std::vector<Tensor> sums_over_axes(std::span<const Tensor> values, std::span<const int> axes) {
   std::vector<Tensor> sums;
   for (const Tensor& value : values) {

@@ -1,4 +1,4 @@
-// Build identifier by which the host and the module recognise each other (cmake/TuttiCuda.cmake).
+// Build identifier; the host refuses a CUDA module with another one (cmake/TuttiCuda.cmake).
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/device_backend.h"
 

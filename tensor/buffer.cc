@@ -1,4 +1,4 @@
-// Buffers, the caching allocator, and host memory.
+// Implements buffers, the caching allocator, and host memory.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/buffer.h"
 
@@ -18,10 +18,10 @@ namespace tutti {
 
 // Buffers and the caching allocator.
 //
-// A size class is a multiple of the granularity, at most a quarter above the requested size. A
-// cached buffer keeps its Buffer object and its memory together, so that a hit costs one lock and
-// does not call the source. When the cache is full, the least recently used size classes are
-// emptied first.
+// A size class is a multiple of the granularity, and at most a quarter larger than the requested
+// size rounded up to the granularity. A cached buffer keeps its Buffer object and its memory
+// together, so that a hit costs one lock and does not call the source. When the cache is full, the
+// least recently used size classes are emptied first.
 
 Buffer::~Buffer() {
   if (data_) allocator_->source_.release(data_);
@@ -215,7 +215,7 @@ MemorySource memory_of(BufferAllocator& allocator) {
               },
           .release =
               [taken](std::byte* data) {
-                BufferRef buffer;  // returned after the lock is released
+                BufferRef buffer;  // destroyed after the lock is released
                 MutexLock lock(taken->mutex);
                 const auto found = taken->buffers.find(data);
                 buffer = std::move(found->second);

@@ -1,4 +1,4 @@
-// The caching allocator of one kind of memory.
+// Caching allocator for one kind of memory: host, pinned or GPU memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -29,8 +29,8 @@ struct BufferAllocatorOptions {
   std::size_t granularity = 64;
   std::size_t max_cached = kUnlimited;  // maximum bytes in the cache
   std::size_t limit = kUnlimited;       // maximum total bytes, in use plus cached
-  /// Called when memory is short: makes other components free memory of this allocator that they do
-  /// not need.
+  /// Called when memory is short. Should make other components free memory of this allocator that
+  /// they do not need.
   std::function<void()> on_shortage = {};
   /// Called for each freed buffer. Must not allocate.
   std::function<void(std::byte*)> on_recycle = {};
@@ -39,9 +39,9 @@ struct BufferAllocatorOptions {
   std::function<bool(BufferRef& freed)> keep_freed = {};
 };
 
-/// Caching allocator: freed buffers wait, by size class, for the next request of that class. A
-/// buffer may be reused as soon as it is freed, because GPU work that still uses it precedes all
-/// work of the next owner in the stream. Thread-safe.
+/// Caching allocator that keeps freed buffers, by size class, for reuse. A buffer may be reused as
+/// soon as it is freed, because GPU work that still uses it precedes all work of the next owner in
+/// the stream. Thread-safe.
 class BufferAllocator : public std::enable_shared_from_this<BufferAllocator> {
  public:
   BufferAllocator(MemorySource source, BufferAllocatorOptions options);

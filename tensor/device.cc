@@ -48,7 +48,7 @@ void parse_range(std::string_view list, std::string_view entry, std::vector<Devi
   Device last = first;
   if (dash != std::string_view::npos) {
     const std::optional<int> index = parse_index(entry.substr(dash + 1));
-    if (!index || *index < first.index) fail_list(list, "a range that ends before it begins");
+    if (!index || *index < first.index) fail_list(list, "a range must end at or after its start");
     last.index = *index;
     require_name(last);
   }
@@ -247,7 +247,7 @@ std::string DeviceSpec::to_string() const {
   if (job) text += "/job:" + *job;
   if (replica) text += concat("/replica:", *replica);
   if (task) text += concat("/task:", *task);
-  if (!type) return text;  // an index alone identifies no device
+  if (!type) return text;  // an index alone does not identify a device
   text += concat("/device:", upper(tutti::to_string(*type)), ":");
   return text + (index ? concat(*index) : "*");
 }

@@ -1,4 +1,4 @@
-// Interface for devices beyond the CPU: memory, streams, copies, kernels, captured graphs.
+// Interface for devices other than the CPU: memory, streams, copies, kernels, captured graphs.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Implemented by a module that is opened at run time (tensor/cuda/) and called through
@@ -51,7 +51,7 @@ struct DeviceCall {
   const void* step_values = nullptr;
 };
 
-/// Elementwise part of an optimizer, as kernels implement it.
+/// Elementwise update rule of an optimizer.
 enum class DeviceRuleId {
   kSgd,
   kAdam,
@@ -143,7 +143,7 @@ class DeviceContext {
 
   virtual bool supports(OpId op, DType dtype) const = 0;
   /// Runs the kernel of `call`. Throws kUnimplemented, naming the operation and the dtype, if there
-  /// is none.
+  /// is no such kernel.
   virtual void run(const DeviceCall& call, Workspace& workspace) = 0;
   virtual void fill(const DeviceTensor& tensor, double value) = 0;
   virtual void update(const DeviceUpdate& update) = 0;
@@ -180,7 +180,7 @@ class DeviceContext {
   /// Records an event with its time; slower than record().
   virtual std::shared_ptr<DeviceEvent> record_timed(StreamId stream) = 0;
   virtual void wait(StreamId stream, const DeviceEvent& event) = 0;
-  /// Waits for the work in the stream.
+  /// Blocks until the work in the stream is done.
   virtual void synchronize(StreamId stream) = 0;
   /// Returns the cudaStream_t, for libraries such as NCCL.
   virtual void* native_stream(StreamId stream) = 0;
@@ -190,9 +190,9 @@ class DeviceContext {
   virtual std::shared_ptr<DeviceEvent> record_foreign(void* stream) = 0;
   virtual void wait_foreign(void* stream, const DeviceEvent& event) = 0;
 
-  /// Until end_capture(), captures the work enqueued in the streams instead of running it. Other
-  /// streams join by waiting for an event of kCompute; at the end, kCompute must wait for these
-  /// streams.
+  /// Until end_capture(), captures the work enqueued in kCompute instead of running it. Other
+  /// streams join by waiting for an event of kCompute; before end_capture(), kCompute must wait for
+  /// these streams.
   virtual void begin_capture() = 0;
   /// Returns a function that launches the captured work on the compute stream, any number of times.
   /// Throws kFailedPrecondition if the work cannot be captured (for example, a synchronisation).
@@ -208,7 +208,7 @@ class DeviceBackend {
   virtual int num_devices() const = 0;
   virtual PhysicalDevice inspect(int ordinal) const = 0;
   virtual bool can_access_peer(int from, int to) const = 0;
-  /// Returns the GPU that has the memory at this address; -1 for host memory, pinned or not.
+  /// Returns the GPU whose memory contains this address; -1 for host memory, pinned or not.
   virtual int gpu_of(const void* data) const = 0;
   /// Returns a guard that restores the calling thread's selected GPU (cudaSetDevice), because
   /// contexts select their own. Must be destroyed by the same thread.

@@ -43,11 +43,11 @@ void CpuMemories::enable(Device device, std::size_t bytes) {
   std::shared_ptr<BufferAllocator>& allocator = made_[index(device)];
   if (!allocator) {
     allocator = std::make_shared<BufferAllocator>(
-        host_memory(),
-        BufferAllocatorOptions{.name = device.to_string(),
-                               .advice = "try a smaller batch, or parts of the model on several "
-                                         "devices (docs/model_parallelism.md)",
-                               .max_cached = kMaxCachedBytes});
+        host_memory(), BufferAllocatorOptions{
+                           .name = device.to_string(),
+                           .advice = "try a smaller batch, or place parts of the model on several "
+                                     "devices (docs/model_parallelism.md)",
+                           .max_cached = kMaxCachedBytes});
   }
   allocator->set_limit(bytes);
   active_[index(device)].store(allocator.get(), std::memory_order_release);

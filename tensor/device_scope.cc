@@ -120,7 +120,7 @@ std::string full_device_name(const Device& device) {
 
 namespace {
 
-// In the order of OpId. Operations that tf does not have are named in tf's style.
+// Names in OpId order. Operations that tf does not have are named in tf's style.
 // clang-format off
 constexpr std::string_view kTfNames[] = {
     "Neg", "Exp", "Log", "Sqrt", "Rsqrt", "Square", "Abs", "Sign", "Reciprocal", "Floor",
@@ -175,7 +175,7 @@ void set_log_device_placement(bool on, PlacementSink new_sink) {
 }
 
 std::string_view tf_op_name(OpId op) {
-  TUTTI_CHECK(op < OpId::kCount, "OpId: no such value: ", static_cast<int>(op));
+  TUTTI_CHECK(op < OpId::kCount, "tf_op_name: expected an OpId, got ", static_cast<int>(op));
   return kTfNames[static_cast<std::size_t>(op)];
 }
 

@@ -49,10 +49,10 @@ void move_inputs(OpCall& call, Device device) {
 }
 
 /// Moves the inputs to the device of the current scope; each replica runs in such a scope. Without
-/// a scope, they must already be on one device.
+/// a scope, the inputs must already be on one device.
 void move_inputs_to_device(OpCall& call) {
   TUTTI_CHECK(call.op < OpId::kCount, "dispatch: expected a call with an operation, got none");
-  TUTTI_CHECK(!call.inputs.empty(), to_string(call.op), ": a call without inputs");
+  TUTTI_CHECK(!call.inputs.empty(), to_string(call.op), ": expected at least one input, got none");
   if (const DeviceScope* const scope = DeviceScope::current()) {
     const std::optional<Device> device =
         scope->device(scope->is_remote() ? internal::who(call.op, call.where) : "");
@@ -173,9 +173,9 @@ void TransferLog::on_transfer(const Tensor& from, const Tensor& to, const Source
 namespace tutti {
 namespace {
 
-/// Returns true if the call has 16-bit inputs, but no kernel for them. Two kinds of calls have a
-/// first input that is not floating-point: where(), which only moves elements, and losses, whose
-/// inputs are the labels and then the 16-bit logits.
+/// Returns true if the call has 16-bit inputs, but no kernel for them. Among calls with 16-bit
+/// inputs, two kinds have a first input that is not floating-point: where(), which only moves
+/// elements, and losses, whose inputs are the labels and then the 16-bit logits.
 bool needs_float32(const OpCall& call, Kernel kernel) {
   const DType first = call.inputs[0].dtype();
   if (is_half(first)) return !kernel;
@@ -259,7 +259,7 @@ std::vector<Tensor> internal::compute_here(const OpCall& call) {
 
 std::vector<Tensor> run_kernel(const KernelTable& table, const OpCall& call) {
   TUTTI_CHECK(!call.inputs.empty(), call.op < OpId::kCount ? to_string(call.op) : "?",
-              ": a call without inputs");
+              ": expected at least one input, got none");
   return outputs_of(call,
                     [&](std::span<const MutableTensor> outputs) { run(table, call, outputs); });
 }

@@ -115,18 +115,18 @@ class GpuDevice {
   /// device.
   void sums_of_squares(std::span<const Tensor> tensors, const MutableTensor& sums);
   /// Copies from host memory. Waits only for room in pinned memory. The host memory may change
-  /// after this returns.
+  /// after the call returns.
   void copy_from_host(void* to, const void* from, std::size_t bytes);
   /// Copies host memory for work that is queued later. The copy runs concurrently with work that is
-  /// already queued. The host memory may change after this returns.
+  /// already queued. The host memory may change after the call returns.
   BufferRef upload(const void* from, std::size_t bytes);
-  /// Waits for the preceding work and for the copy.
+  /// Copies to host memory. Waits for the preceding work and for the copy.
   void copy_to_host(void* to, const void* from, std::size_t bytes);
   /// Copies from the memory of `from`, which may be this device. The copy runs after the work that
-  /// is already queued on `from`, and before later work there. Without peer access, the copy passes
-  /// through the host and waits.
+  /// is already queued on `from`, and before later work on `from`. Without peer access, the copy
+  /// passes through the host and waits.
   void copy_from_peer(void* to, Device from, const void* data, std::size_t bytes);
-  /// Waits for all work in its streams. Throws the error of that work.
+  /// Waits for all work in the device's streams. Throws the error of that work.
   void synchronize();
   /// Registers `work`: until it is destroyed, every later wait for this device checks it.
   void watch(const std::shared_ptr<PeerWork>& work);
@@ -141,7 +141,7 @@ class GpuDevice {
 
   AllocatorStatistics statistics() const { return allocator_->statistics(); }
 
-  /// Both must outlive this object.
+  /// `description` and `backend` must outlive this object.
   GpuDevice(const LogicalGpu& description, DeviceBackend& backend);
   ~GpuDevice();
 

@@ -12,7 +12,8 @@ void widen(DType from_type, const std::byte* from, float* to, std::size_t count)
 /// those of BFloat16(value) and Float16(value) (half.h).
 void narrow(const float* from, DType to_type, std::byte* to, std::size_t count);
 
-/// Returns a tensor of a 16-bit type as float32, any other unchanged. Not recorded on tapes.
+/// Returns a tensor of a 16-bit type as float32, and any other tensor unchanged. Not recorded on
+/// tapes.
 Tensor widened(const Tensor& tensor);
 /// Returns a float32 tensor as `dtype`, a 16-bit type. Not recorded on tapes.
 Tensor narrowed(const Tensor& tensor, DType dtype);

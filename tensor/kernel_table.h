@@ -46,7 +46,7 @@ class KernelTableOf {
   void set(OpId op, std::span<const DType> dtypes, Function kernel) {
     for (const DType dtype : dtypes) set(op, dtype, kernel);
   }
-  /// Returns the kernel; nullptr if there is none.
+  /// Returns the kernel; nullptr if there is no such kernel.
   Function find(OpId op, DType dtype) const {
     return kernels_[static_cast<std::size_t>(op)][static_cast<std::size_t>(dtype)];
   }
@@ -68,8 +68,8 @@ const KernelTable& reference_kernels();
 /// reference_kernels().
 const KernelTable& cpu_kernels();
 
-/// Runs one call without observers: on this thread's StepTracer or RemoteRecorder (step_hooks.h) if
-/// it has one, otherwise with the kernels of the call's device.
+/// Runs one call without observers: with this thread's OpPartitioner, StepTracer or RemoteRecorder
+/// (step_hooks.h) if one accepts the call, otherwise with the kernels of the call's device.
 std::vector<Tensor> compute(const OpCall& call);
 /// Runs one call on the CPU, with the kernels of `table`. Tests use it to compare two tables.
 std::vector<Tensor> run_kernel(const KernelTable& table, const OpCall& call);

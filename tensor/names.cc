@@ -13,15 +13,15 @@
 namespace tutti {
 namespace {
 
-// In DType order.
+// Names in DType order.
 constexpr std::string_view kDTypeNames[] = {"float32", "float64", "int32",    "int64",
                                             "uint8",   "bool",    "bfloat16", "float16"};
 static_assert(std::size(kDTypeNames) == std::size(kAllDTypes));
 
-// In the order of ReduceOp.
+// Names in ReduceOp order.
 constexpr std::string_view kReduceOpNames[] = {"SUM", "MEAN", "MIN", "MAX", "PRODUCT"};
 
-// In the order of OpId.
+// Names in OpId order.
 // clang-format off
 constexpr std::string_view kOpNames[] = {
     "negate", "exp", "log", "sqrt", "rsqrt", "square", "abs", "sign", "reciprocal", "floor",
@@ -94,7 +94,7 @@ ReduceOp parse_reduce_op(std::string_view text) {
 std::ostream& operator<<(std::ostream& out, ReduceOp op) { return out << to_string(op); }
 
 std::string_view to_string(OpId op) {
-  TUTTI_CHECK(op < OpId::kCount, "OpId: no such value: ", static_cast<int>(op));
+  TUTTI_CHECK(op < OpId::kCount, "to_string: expected an OpId, got ", static_cast<int>(op));
   return kOpNames[static_cast<std::size_t>(op)];
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 using Specs = std::vector<TensorSpec>;
 
-/// Checks on one call; each function throws unless its condition holds.
+/// Checks of one call; each function throws unless its condition holds.
 class CallCheck {
  public:
   explicit CallCheck(const OpCall& call) : call_(call) {}
@@ -37,12 +37,13 @@ class CallCheck {
   std::size_t num_inputs() const { return call_.inputs.size(); }
   /// Returns the shape of output i, for operations whose inputs do not determine it.
   const Shape& output(std::size_t i = 0) const {
-    expect(i < call_.outputs.size(), i + 1, " outputs");
+    expect(i < call_.outputs.size(), "an output count of at least ", i + 1);
     return call_.outputs[i].shape;
   }
 
   void inputs(std::size_t fewest, std::size_t most) const {
-    expect(num_inputs() >= fewest && num_inputs() <= most, fewest, " to ", most, " inputs");
+    expect(num_inputs() >= fewest, "an input count of at least ", fewest);
+    expect(num_inputs() <= most, "an input count of at most ", most);
   }
   /// Expects all inputs, starting with number `first`, to have the same type.
   void one_type(std::size_t first = 0) const {
@@ -54,10 +55,11 @@ class CallCheck {
     expect(shape(i) == expected, "input ", i, " of shape ", expected);
   }
   void index(std::size_t i) const {
-    expect(dtype(i) == DType::kInt32 || dtype(i) == DType::kInt64, "indices as input ", i);
+    expect(dtype(i) == DType::kInt32 || dtype(i) == DType::kInt64,
+           "int32 or int64 indices as input ", i);
   }
   void rank(const Shape& shape, int least, int most = Shape::kMaxRank) const {
-    expect(shape.rank() >= least && shape.rank() <= most, "a rank of ", least, " to ", most);
+    expect(shape.rank() >= least && shape.rank() <= most, "a rank from ", least, " to ", most);
   }
   void axis(int axis) const {
     expect(axis >= 0 && axis < shape(0).rank(), "an axis of the input, got ", axis);
@@ -66,7 +68,7 @@ class CallCheck {
   const T& attributes() const {
     const T* const own = std::get_if<T>(&call_.attributes);
     if (own == nullptr)
-      refuse("expected other attributes than those of kind ", call_.attributes.index());
+      refuse("expected attributes of another kind than ", call_.attributes.index());
     return *own;
   }
   /// Throws unless all numbers are >= `least` and fit into 32 bits, so that 64 bits hold their sums
@@ -76,7 +78,7 @@ class CallCheck {
     const auto fits = [&](std::int64_t number) {
       return number >= least && number <= std::numeric_limits<std::int32_t>::max();
     };
-    expect((fits(numbers) && ...), "sizes of ", least, " or more");
+    expect((fits(numbers) && ...), "sizes from ", least, " to 2147483647");
   }
   void small(const Shape& shape) const {
     for (const std::int64_t dim : shape) sizes(0, dim);
@@ -156,6 +158,7 @@ Specs matmul_outputs(const CallCheck& c) {
 }
 
 /// Expects `count` inputs with one element per channel after x, then `rest` inputs of x's shape.
+/// Returns the type of the inputs with one element per channel.
 DType channels(const CallCheck& c, std::size_t count, std::size_t rest) {
   c.inputs(1 + count + rest, 1 + count + rest);
   c.attributes<BatchNormAttributes>();
@@ -444,7 +447,7 @@ Specs outputs_of(const OpCall& call, const CallCheck& c) {
     case OpId::kTopK: {
       c.inputs(1, 1), c.rank(c.shape(0), 1), c.rank(c.output(), 1);
       const std::int64_t count = c.output().dim(-1);
-      c.expect(count <= c.shape(0).dim(-1), "k not above the length of the last axis");
+      c.expect(count <= c.shape(0).dim(-1), "a k of at most the length of the last axis");
       const Shape shape = c.shape(0).with_dim(-1, count);
       return {{shape, c.dtype(0)}, {shape, DType::kInt64}};
     }

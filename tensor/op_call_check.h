@@ -7,7 +7,7 @@
 namespace tutti::internal {
 
 /// Throws kInvalidArgument naming the operation unless its attributes and outputs match its inputs.
-/// Kernels trust their calls, so calls from another process must be checked.
+/// Kernels do not check their arguments, so calls from another process must be checked.
 void check_call(const OpCall& call);
 
 }  // namespace tutti::internal

@@ -18,8 +18,8 @@ namespace tutti::internal {
 /// Returns `where`. If `where` is a line of the library itself, returns the line of the user's
 /// program that called the library (CallSite), or no line if that is not known.
 SourceLocation callers_line(const SourceLocation& where);
-/// Returns the beginning of an operation's errors: "add at train.cc:41", or "add" if the line is
-/// unknown.
+/// Returns the prefix of an operation's error messages: "add at train.cc:41", or "add" if the line
+/// is unknown.
 std::string who(std::string_view operation, const SourceLocation& where);
 std::string who(OpId op, const SourceLocation& where);
 
@@ -29,7 +29,8 @@ template <class... Parts>
   fail(ErrorCode::kInvalidArgument, who(op, where), ": ", parts...);
 }
 
-/// Returns the tensor of an operand. Throws kFailedPrecondition naming `op` if it is undefined.
+/// Returns the tensor of an operand. Throws kFailedPrecondition naming `op` if the tensor is
+/// undefined.
 const Tensor& defined(OpId op, const Operand& operand);
 const Tensor& defined(OpId op, const Operand&& operand) = delete;  // the result would dangle
 /// Returns the device for a value that is combined with `like`: the current scope's if it names

@@ -6,9 +6,9 @@
 //   repeat the work, and the host repeats only the recorded effects.
 // * A step is *traced* (StepTracer) instead of computed. Its operations return *lazy* tensors
 //   (LazyValue), whose elements are materialized when the host first reads them.
-// * Operations that belong to other tasks are recorded (RemoteRecorder) and run there; the rest of
-//   the step is computed as usual.
-// * Operations on tensors that are sharded over a mesh are carried out on parts (OpPartitioner).
+// * Operations that belong to other tasks are recorded (RemoteRecorder) and run in those tasks; all
+//   other operations of the step are computed as usual.
+// * Operations on tensors that are sharded over a mesh run on the shards (OpPartitioner).
 #pragma once
 
 #include <array>
@@ -38,8 +38,8 @@ class StepRecorder {
   /// Returns the recorder of this thread; nullptr if no step is captured.
   static StepRecorder* current();
 
-  /// Returns `bytes` bytes of device memory (a multiple of 8). In each run of the step, it holds
-  /// the bytes that `write` produced for that step in the random context of the step and the
+  /// Returns `bytes` bytes of device memory (a multiple of 8). In each run of the step, the memory
+  /// holds the bytes that `write` produced for that step in the random context of the step and the
   /// replica. Calls with the same identity share the memory, except calls with the default
   /// identity.
   using Identity = std::array<std::uint64_t, 4>;
@@ -65,13 +65,12 @@ class StepRecorder {
 
 /// Tracer of a step, for devices (of this process or another one) that run whole steps.
 ///
-/// compute() (kernel_table.h), which dispatch() calls for every operation that moves elements,
-/// passes the call to the tracer of its thread instead of to a kernel. Views (reshapes, slices of
-/// whole rows) bypass the tracer, which finds the lazy value of a view's buffer and the view's
-/// offset in it (internal::lazy_value(), internal::offset_in_buffer()). Besides dispatch(),
-/// variables call the tracer for reads and updates, and strategies call it for reductions over
-/// replicas. All calls throw kUnimplemented, naming the operation and the line, if they cannot be
-/// part of the step.
+/// compute() (kernel_table.h), which dispatch() calls for every operation except views, passes the
+/// call to the tracer of its thread instead of to a kernel. Views (reshapes, slices of whole rows)
+/// bypass the tracer, which finds the lazy value of a view's buffer and the view's offset in it
+/// (internal::lazy_value(), internal::offset_in_buffer()). Besides dispatch(), variables call the
+/// tracer for reads and updates, and strategies call it for reductions over replicas. All calls
+/// throw kUnimplemented, naming the operation and the line, if they cannot be part of the step.
 class StepTracer {
  public:
   virtual ~StepTracer() = default;
@@ -132,10 +131,9 @@ class RemoteRecorder {
   static RemoteRecorder* exchange_current(RemoteRecorder* recorder);
 };
 
-/// Partitioner that carries out operations on tensors that are sharded over a mesh. Such a tensor
-/// is lazy and has the global shape; each position of the mesh has its part of the elements.
-/// dispatch() and compute() call the partitioner before anything else, so inputs may be on any
-/// device.
+/// Partitioner for operations on tensors that are sharded over a mesh. A sharded tensor is lazy and
+/// has the global shape; each position of the mesh has one shard of the elements. dispatch() and
+/// compute() call the partitioner before anything else, so inputs may be on any device.
 class OpPartitioner {
  public:
   virtual ~OpPartitioner() = default;
@@ -182,7 +180,7 @@ class LazyValue {
  public:
   virtual ~LazyValue() = default;
   /// Writes the elements to host memory on the first call; later calls do nothing. Throws
-  /// kFailedPrecondition if there are no elements.
+  /// kFailedPrecondition if the elements are not available.
   virtual void materialize(std::byte* to) = 0;
 };
 
@@ -198,7 +196,7 @@ Tensor placeholder(const TensorSpec& spec, Device device, std::shared_ptr<LazyVa
 /// none.
 std::optional<Tensor> traced_tensor(const TensorSpec& spec, Device device,
                                     const Tensor* value = nullptr);
-/// Returns the lazy value of the tensor's buffer; nullptr if the host made the elements.
+/// Returns the lazy value of the tensor's buffer; nullptr if the buffer has none.
 std::shared_ptr<LazyValue> lazy_value(const Tensor& tensor);
 /// Returns the offset of the tensor in its buffer, in bytes.
 std::size_t offset_in_buffer(const Tensor& tensor);

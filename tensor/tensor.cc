@@ -52,7 +52,7 @@ To single_element(const Tensor& tensor, const char* who) {
 std::uint64_t Tensor::Impl::next_id() {
   constexpr std::uint64_t kAtOnce = 1024;
   static std::atomic<std::uint64_t> taken{0};
-  // at multiples of kAtOnce (and 0), no reserved number is left
+  // a multiple of kAtOnce (e.g. 0) means that no reserved number is left
   thread_local std::uint64_t last = 0;
   if (last % kAtOnce == 0) last = taken.fetch_add(kAtOnce, std::memory_order_relaxed);
   return ++last;
@@ -252,7 +252,7 @@ void append_element(std::ostringstream& out, T value) {
   out << value;
 }
 
-/// Writes at most kMaxPrinted of a tensor's elements, from dimension `axis` on, in nested brackets.
+/// Writes at most kMaxPrinted of a tensor's elements, in nested brackets.
 template <class T>
 class NestedWriter {
  public:

@@ -6,7 +6,7 @@
 
 namespace tutti {
 
-/// Dense, row-major part of a buffer. Never changes.
+/// Dense, row-major elements in a buffer. Immutable.
 struct Tensor::Impl {
   BufferRef buffer;
   std::size_t offset = 0;  // in bytes

@@ -24,7 +24,7 @@ DOWNLOADS = re.compile(r"FetchContent|ExternalProject|CPMAddPackage|file\s*\(\s*
 
 
 def without_network():
-    """Returns the words before a command that run it without a network, or [] if this machine does not permit that."""
+    """Returns the prefix that runs a command without a network, or [] if this machine does not permit that."""
     command = ["unshare", "--map-root-user", "--net"]
     if not shutil.which("unshare"):
         return []
@@ -32,7 +32,7 @@ def without_network():
 
 
 def configure_in(folder, *options, prefix=()):
-    """Configures the project. Returns the summary lines {name of the library: line}."""
+    """Configures the project; returns {library: (state, rest of its summary line)}."""
     result = subprocess.run(
         [*prefix, "cmake", "-G", "Ninja", "-S", SOURCE, "-B", folder, f"-DCMAKE_CXX_COMPILER={COMPILER}",
          "-DTUTTI_BUILD_TESTS=OFF", "-DTUTTI_BUILD_EXAMPLES=OFF", *options],
@@ -68,14 +68,13 @@ class Configurations(unittest.TestCase):
                 for option, name in OPTIONAL.items():
                     state, rest = rows[name]
                     self.assertEqual(state == "off", option in off, (name, state))
-                    if option in off:  # the table shows how to enable it
+                    if option in off:  # the summary shows how to enable the library
                         self.assertIn(f"-D{option}=AUTO", rest)
                     else:
                         self.assertEqual(state, usual[name][0])
 
     def test_is_built_without_mpi(self):
-        """Checks that a build without MPI does not need it. MPI is the only library that is known at compile time, and the
-        build that runs this test may have it."""
+        """Checks that a build without MPI does not refer to MPI symbols, even if this machine has MPI."""
         with tempfile.TemporaryDirectory() as folder:
             configure_in(folder, "-DTUTTI_MPI=OFF", "-DTUTTI_CUDA=OFF", "-DTUTTI_GRPC=OFF", *QUICK)
             with open(os.path.join(folder, "compile_commands.json"), encoding="utf-8") as file:
@@ -108,7 +107,7 @@ class Configurations(unittest.TestCase):
 
 class Combinations(unittest.TestCase):
     def test_with_and_without_cuda_mpi_and_nccl(self):
-        """Configures all combinations; this machine has all three. Without NCCL, the GPU module is not built, as the table says."""
+        """Configures all combinations on a machine with CUDA, MPI and NCCL. Without NCCL, the GPU module is not built."""
         with tempfile.TemporaryDirectory() as folder:
             for cuda, mpi, nccl in itertools.product((True, False), repeat=3):
                 with self.subTest(cuda=cuda, mpi=mpi, nccl=nccl):
@@ -128,7 +127,7 @@ class WithoutNetwork(unittest.TestCase):
     def test_is_built_without_a_network(self):
         prefix = without_network()
         if not prefix:
-            self.skipTest("unshare may not take the network away here")
+            self.skipTest("unshare cannot disable the network on this machine")
         with tempfile.TemporaryDirectory() as folder:
             self.assertIn("oneDNN", configure_in(folder, *QUICK, prefix=prefix))
             build_in(folder, ["tutti_core"], prefix=prefix)

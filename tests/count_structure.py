@@ -38,7 +38,7 @@ def tracked(root):
 
 
 def body_of(text, begin):
-    """Returns the text from the brace at `begin` to its matching brace. Ignores that strings may contain braces."""
+    """Returns the text from the brace at `begin` to its matching brace. Braces in strings are counted, too."""
     depth = 0
     for index in range(begin, len(text)):
         depth += {"{": 1, "}": -1}.get(text[index], 0)

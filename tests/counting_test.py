@@ -16,7 +16,7 @@ import counted_unittest
 class Passing(unittest.TestCase):
     def test_it(self): pass
 class Skipping(unittest.TestCase):
-    def test_it(self): self.skipTest("it needs what is not here")
+    def test_it(self): self.skipTest("a required program is missing")
 class Failing(unittest.TestCase):
     def test_it(self): self.fail("wrong")
 class Wanting(unittest.TestCase):
@@ -39,7 +39,7 @@ class PartsOfAFile(unittest.TestCase):
         self.assertEqual(self.code_of("Passing")[0], 0)
         code, errors = self.code_of("Passing", "Skipping")
         self.assertEqual(code, 77)
-        self.assertIn("it needs what is not here", errors)
+        self.assertIn("a required program is missing", errors)
         self.assertEqual(self.code_of("Skipping", "Failing")[0], 1)
         self.assertEqual(self.code_of("Absent")[0], 1)
 

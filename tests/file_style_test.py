@@ -22,8 +22,7 @@ LIBRARIES = ("core", "tensor", "autograd", "optimizer", "data", "cross_device_op
              "testing", "model", "model/layers")
 FOLDERS = ("core", "tensor", "autograd", "optimizer", "data", "cross_device_ops", "cluster", "checkpoint", "strategy",
            "testing", "model", "tools", "examples", "benchmarks", "tests", "include")
-# Files that may be in the root, or directly below a folder in the root: a complete name, or a
-# suffix. Output of programs belongs in a build folder; measurements belong in benchmarks/results/
+# Files that may be in the root, or directly in a folder of the root: complete names, or suffixes. Output of programs belongs in a build folder; measurements belong in benchmarks/results/
 # or on a page of docs/.
 ROOT_FILES = {".clang-format", ".clang-tidy", ".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md", "CITATION.cff", "conanfile.py",
               "CMakeLists.txt", "CMakePresets.json", "CONTRIBUTING.md", "LICENSE", "README.md", "run", "test"}
@@ -59,7 +58,7 @@ def check_file(name, text):
     lines = text.split("\n")
     suffix = pathlib.PurePath(name).suffix
     if len(lines) > LOOK_TWICE:
-        warnings.append(f"{name}: {len(lines)} lines; look twice at more than {LOOK_TWICE}")
+        warnings.append(f"{name}: {len(lines)} lines; expected at most {LOOK_TWICE} unless the file has one subject")
     if not lines[0].startswith("// ") or LICENSE not in lines[1:6]:
         errors.append(f"{name}: expected a sentence on the first line and '{LICENSE}' below it")
     if suffix == ".h" and "#pragma once" not in lines[:30]:
@@ -73,12 +72,12 @@ def check_file(name, text):
 
 
 def check_folders(name, text):
-    """Checks that a test names no folder in /tmp. Comments may name any folder."""
+    """Checks that a test names no folder in /tmp, except in comments."""
     errors = []
     for number, line in enumerate(text.split("\n"), 1):
         if SHARED_FOLDER.search(line) and not line.lstrip().startswith(("//", "#")):
             errors.append(f"{name}:{number}: names a folder in /tmp, which all runs on a machine share; use testing::TempDir(), "
-                          "std::filesystem::temp_directory_path() or tempfile.TemporaryDirectory(), which are of the process alone")
+                          "std::filesystem::temp_directory_path() or tempfile.TemporaryDirectory(), which only one process uses")
     return errors
 
 
@@ -110,21 +109,21 @@ def check_place(name):
     if not rest:
         if name in ROOT_FILES:
             return []
-        return [f"{name}: lies in the root, where only {', '.join(sorted(ROOT_FILES))} belong; "
+        return [f"{name}: is in the root, where only {', '.join(sorted(ROOT_FILES))} belong; "
                 "move it to its folder, or add its name to ROOT_FILES in tests/file_style_test.py"]
     if folder not in TOP_FILES:
         return [f"{name}: unknown folder {folder}/; expected one of {', '.join(sorted(TOP_FILES))}; "
                 "move it, or add the folder to TOP_FILES in tests/file_style_test.py"]
     if "/" in rest or belongs(rest, TOP_FILES[folder]):
         return []
-    return [f"{name}: lies at the top of {folder}/, where only {', '.join(TOP_FILES[folder])} belong; "
+    return [f"{name}: is at the top of {folder}/, where only {', '.join(TOP_FILES[folder])} belong; "
             "move it, or add its name to TOP_FILES in tests/file_style_test.py"]
 
 
 def check_tracked(root):
     """Checks folders and words of the files that git tracks. Other files (build folders, editors' files) may be anywhere."""
     if not (root / ".git").exists():
-        print(f"file style: {root} is not a git checkout, so places and words of files are not checked")
+        print(f"file style: {root} is not a git checkout, so the locations and words of files are not checked")
         return []
     listed = subprocess.run(["git", "-C", root, "ls-files", "-z"], capture_output=True, text=True)
     if listed.returncode != 0:

@@ -24,11 +24,11 @@ fuzz() {
 
 part_release() { run_tests "$build"; }
 
-part_long() {  # in release, too; alone it is what .ci/run adds to ./test
+part_long() {  # tests that part_release also runs; .ci/run has this part instead of part_release
   run_tests "$build" -R "$(paste -sd "|" tests/long_tests.txt)"
 }
 
-part_compiled() {  # minimal, by clang++ as for the sanitizers; not optimized, the library alone: cheap enough for every change
+part_compiled() {  # preset minimal, with clang++, without optimization and without tests: cheap enough for every change
   step "configure $build-compiled" cmake -S . -B "$build-compiled" --preset minimal -DCMAKE_CXX_COMPILER=clang++ \
     -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG= -DTUTTI_BUILD_TESTS=OFF -DTUTTI_BUILD_EXAMPLES=OFF
   step "build $build-compiled" cmake --build "$build-compiled"
@@ -53,7 +53,7 @@ refuses_several_processes() {  # EXECUTABLE
   grep "this build has no gRPC, so processes connect only under mpirun" <<< "$output"
 }
 
-part_no_grpc() {  # nor XLA
+part_no_grpc() {  # also without XLA
   local tree=$build-no_grpc loop=$build-no_grpc/examples/fashion_mnist_custom_loop
   local flags=(--devices cpu:0 --steps 20 --train-examples 2000 --test-examples 500)
   step "configure $tree" cmake -S . -B "$tree" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTUTTI_GRPC=OFF -DTUTTI_XLA=OFF -DTUTTI_BUILD_TESTS=OFF
@@ -61,7 +61,7 @@ part_no_grpc() {  # nor XLA
   step "one process trains" env TUTTI_BUILD_DIR="$tree" ./run --epochs 1 --min-accuracy 0.8
   step "two processes of mpirun train" mpirun --allow-run-as-root --oversubscribe -n 2 "$loop" \
     --strategy multi_worker_mirrored "${flags[@]}"
-  step "other processes are refused, with the remedy" refuses_several_processes "$loop"
+  step "two processes without mpirun are refused, with the remedy" refuses_several_processes "$loop"
   step "parameter servers are refused, with the remedy" sh -c \
     '! "$0" --strategy parameter_server --steps 1 > "$1" 2>&1 && grep "this build has no gRPC, so it has no parameter servers" "$1"' \
     "$loop" "$tree/refused.txt"
@@ -70,7 +70,7 @@ part_no_grpc() {  # nor XLA
 }
 
 part_mutants() {
-  step "planted bugs, each found by a test of its folder" \
+  step "mutants, each detected by a test of its folder" \
     python3 tests/mutants/run.py --source "$PWD/$build-mutants/source" --build "$PWD/$build-mutants/build"
 }
 
@@ -83,20 +83,20 @@ part_fuzzers() {  # built in asan's tree
   done
 }
 
-part_conformance() {  # two at a time: a case's threads mostly wait for one another
+part_conformance() {  # two processes at a time, because the threads of a case mostly wait for one another
   step "conformance, every case" xargs -P 2 -n 1 "$build/bin/tutti" conform \
     <<< "canonical hierarchical_copy reduction_to_one_device ring"
 }
 
 part_protocol() {
   local bounds
-  for bounds in "3 2 1" "2 2 2" "2 3 0"; do  # closures, faults, versions
+  for bounds in "3 2 1" "2 2 2" "2 3 0"; do  # numbers of closures, faults and versions
     step "every state of the coordinator's protocol: $bounds" \
       env TUTTI_MODEL_BOUNDS="$bounds" "$build/bin/test_strategy" --gtest_filter='ProtocolModel.NoState*'
   done
 }
 
-part_same_bits() {  # two runs at a time: replicas often wait for one another
+part_same_bits() {  # two runs at a time, because replicas often wait for one another
   step "same bits, all variants, 40 steps" \
     python3 tests/integration/same_bits_test.py "$build/examples/fashion_mnist_custom_loop" --steps 40 --jobs 2
 }
@@ -107,7 +107,7 @@ part_chaos() {
 }
 
 part_bad_wire() {
-  step "a bad wire between three workers" \
+  step "a faulty network between three workers" \
     python3 tests/integration/bad_wire_test.py "$build/examples/fashion_mnist_custom_loop" "$build/bin/tutti" --full
 }
 
@@ -142,16 +142,16 @@ part_lost_tasks() {
 }
 
 part_strangers() {
-  step "1,000 strangers for a minute" \
+  step "1,000 foreign clients for a minute" \
     python3 tests/integration/strangers_test.py "$build/examples/fashion_mnist_custom_loop" \
     --strangers 1000 --seconds 60
 }
 
 part_subproject() {
-  step "a project with tutti as a part" python3 tests/install/subproject_test.py . c++ --build
+  step "a project that contains tutti as a subproject" python3 tests/install/subproject_test.py . c++ --build
 }
 
-same_line() {  # TREE: learns the line of the main build, bit for bit, with a plugin and in two processes
+same_line() {  # TREE: computes the same weights as the main build, loads a plugin, and trains in two processes
   local report here there
   report=$(mktemp -d)
   for here in "$build" "$1"; do
@@ -160,7 +160,7 @@ same_line() {  # TREE: learns the line of the main build, bit for bit, with a pl
   here=$(grep -o '"weights_hash": *"[^"]*"' "$report/$(basename "$build")")
   there=$(grep -o '"weights_hash": *"[^"]*"' "$report/$(basename "$1")")
   rm -rf "$report"
-  [ -n "$here" ] && [ "$here" = "$there" ] || { echo "$here here, $there there"; return 1; }
+  [ -n "$here" ] && [ "$here" = "$there" ] || { echo "linear_regression: expected $here as in the main build, got $there"; return 1; }
   cc -shared -fPIC -I include examples/plugins/tree_sum/tree_sum_plugin.c -o "$1/tree_sum.so" &&
     "$1/bin/tutti" conform --plugin "$1/tree_sum.so" --sample 200 || return 1
   "$1/bin/tutti" run -n 2 -- "$1/examples/fashion_mnist_custom_loop" --strategy multi_worker_mirrored --steps 4 || return 1
@@ -180,7 +180,7 @@ part_shared() {
   local tree=$build-shared
   step "configure $tree" cmake -S . -B "$tree" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTUTTI_SHARED=ON -DTUTTI_BUILD_TESTS=OFF
   step "build $tree" cmake --build "$tree" --target tutti_cli linear_regression fashion_mnist_custom_loop
-  step "programs with libtutti.so do what others do" same_line "$tree"
+  step "programs with libtutti.so compute the same weights as static programs" same_line "$tree"
 }
 
 part_benchmarks() {
@@ -193,10 +193,10 @@ part_deb() {
   step "Debian packages in a fresh Debian" python3 tests/install/deb_test.py "$build"
 }
 
-part_xla_versions() {  # the release's tests have the first version
+part_xla_versions() {  # part_release tests the first version
   local version found=$build/xla_plugin/found.txt
   for version in 0.106 0.81; do
-    step "install XLA for the CPU of PJRT $version" sh -c \
+    step "install the XLA plugin for CPUs, PJRT $version" sh -c \
       'tools/install_xla_plugin.sh "$0" $1 | grep "\.so$" > "$2"' "$build/xla_plugin" $version "$found"
     step "all tests of XLA under PJRT $version" \
       env TUTTI_LOG_LEVEL=warning TUTTI_PJRT_PLUGIN="$(sed 's/.*: //' "$found")" "$build/bin/test_xla" --gtest_brief=1
@@ -207,7 +207,7 @@ part_transformers() {
   local python=$build/transformers/bin/python
   step "install transformers and PyTorch" sh -c \
     'python3 -m venv "$0" && "$0/bin/pip" install -q torch transformers' "$build/transformers"
-  step "GPT-2 and Llama beside transformers" "$python" tests/gpt/transformers_test.py "$build/bin/gpt_logits"
+  step "compare GPT-2 and Llama with transformers" "$python" tests/gpt/transformers_test.py "$build/bin/gpt_logits"
 }
 
 # check_parts PART...: ends the program if a part is unknown.

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage: layering_test.py [ROOT]
 
-Each library folder states its edges once, in its CMakeLists.txt: tutti_module(strategy DEPENDS autograd data).
+Each library folder states its dependencies once, in its CMakeLists.txt: tutti_module(strategy DEPENDS autograd data).
 A folder may include the folders it depends on, and their dependencies. Programs (tools, examples, benchmarks,
 tests) may include all library folders; no library folder may include them.
 include/tutti/strategy/ belongs to strategy/: "tutti/strategy/x.h" is a public header, "strategy/x.h" a private one.
@@ -11,7 +11,7 @@ Includes between sub-folders must not form a cycle either. A header that contain
 includes, and does not count as a dependency of its folder. Where tutti_module() has FLOORS, each file is on one of
 them: a sub-folder, an interface header at the top, or `.` for all other files at the top. A file may include its own
 floor and earlier ones.
-No two headers of the tree may have the same base name, but subjects in include/tutti/ may repeat the name of a header.
+No two headers of the tree may have the same base name, but headers directly in include/tutti/ may repeat a name.
 Each third-party header that is slow to compile may be included by one file only.
 """
 import pathlib
@@ -108,16 +108,16 @@ def check(root):
         for path in files_of(root, folder, (".h", ".cc")):
             file = path.relative_to(root).as_posix()
             if module_of(file, modules) != modules[folder].name:
-                continue  # of a module in a sub-folder
+                continue  # belongs to a module in a sub-folder
             for include in INCLUDE.findall(path.read_text(encoding="utf-8")):
                 if include in FOLDERS_ONLY and path.parent.name != FOLDERS_ONLY[include]:
-                    errors.append(f"{file}: {include} is for folders called {FOLDERS_ONLY[include]}/ alone")
+                    errors.append(f"{file}: {include} may only be included in a folder called {FOLDERS_ONLY[include]}/")
                 for header in ONE_FILE_ONLY:
                     if include.startswith(header):
                         users.setdefault(header, set()).add(file)
                 errors += check_include(root, file, include, modules, reachable)
                 if included_file(root, include) and (path.parent / include).is_file():
-                    errors.append(f"{file}: {include} is also a file beside it, which the compiler takes first; rename one")
+                    errors.append(f"{file}: {include} also names a file next to it, which the compiler finds first; rename one of them")
     for header, files in sorted(users.items()):
         if len(files) > 1:
             errors.append(f"{header} is included by {', '.join(sorted(files))}; expected one file")
@@ -147,7 +147,7 @@ def includes_of(path):
 
 
 def floor_of(file, floors):
-    """Returns the floor of a file of the folder: the file itself, its outermost sub-folder that is a floor, or "."; else None."""
+    """Returns the floor of a file of the folder: the file itself, its innermost sub-folder that is a floor, or "."; else None."""
     parts = file.split("/")
     whole = ["/".join(parts[:length]) for length in range(len(parts), 0, -1)]
     return next((place for place in whole if place in floors), "." if len(parts) == 1 and "." in floors else None)
@@ -168,7 +168,7 @@ def check_floors(root, modules):
                     continue
                 other = floor_of(target.removeprefix(folder + "/"), module.floors)
                 if other is not None and module.floors.index(other) > module.floors.index(own):
-                    errors.append(f"{file}: includes {include}, which is on the floor {other} above {own}; move what both use "
+                    errors.append(f"{file}: includes {include}, which is on floor {other}, above {own}; move what both use "
                                   f"down, or this up (FLOORS in {folder}/CMakeLists.txt)")
     return errors
 
@@ -196,9 +196,9 @@ def check_names(root):
     for folder in sorted({*PROGRAMS, "include", *(folder.split("/")[0] for folder in read_modules(root))}):
         for path in sorted((root / folder).rglob("*.h")):
             file = path.relative_to(root).as_posix()
-            if "/" in file.removeprefix(PUBLIC):  # no subject
+            if "/" in file.removeprefix(PUBLIC):  # not directly in include/tutti/
                 places.setdefault(path.name, []).append(file)
-    return [f"{' and '.join(files)} have one base name; rename one so that it says what it is"
+    return [f"{' and '.join(files)} have the same base name; rename one of them"
             for _, files in sorted(places.items()) if len(files) > 1]
 
 
@@ -251,12 +251,12 @@ def self_test():
             errors = check(root)[0]
             assert len(errors) == 1 and part in errors[0], errors
 
-        expect_error("top/mid/b.h", "", "takes first")
+        expect_error("top/mid/b.h", "", "finds first")
         (root / "top/mid/b.h").unlink()
         expect_error("include/tutti/low/a.h", '#include "tutti/mid/a.h"\n', "does not depend on mid")
         write("include/tutti/low/a.h", "")
         for include, part in (('"tutti/mid/a.h"', "does not depend on mid"), ('"mid/b.h"', "does not depend on mid"),
-                              ('"examples/x.h"', "a library folder includes examples/x.h"), ("<mpi.h>", "mpi/ alone"),
+                              ('"examples/x.h"', "a library folder includes examples/x.h"), ("<mpi.h>", "a folder called mpi/"),
                               ('"low/a.h"', 'write "tutti/low/a.h"'), ('"tutti/low/b.h"', 'write "low/b.h"')):
             expect_error("low/up.cc", f"#include {include}\n", part)
         write("low/up.cc", "")

@@ -5,7 +5,7 @@
 
 Everything in include/tutti is installed. A public header includes public headers and those of other libraries, but no
 private header. The subjects are tutti.h and the headers next to it. Each other public header is included by a subject,
-directly or indirectly, or is in ON_THEIR_OWN. tutti.h may have 20 includes. Headers with only namespace tutti::internal
+directly or indirectly, or is in ON_THEIR_OWN. tutti.h has at most 20 includes. Headers with only namespace tutti::internal
 are not public, except if public templates need them. The examples, projects that use an installed tutti, and programs
 in the documentation include only public headers.
 """
@@ -31,9 +31,9 @@ ON_THEIR_OWN = (
 )
 # Headers of namespace tutti::internal that public templates need, with the reason.
 TEMPLATES = {
-    "core/fields.h": "json_of() writes and reads the members of options by it, register_layer() and its like name what they register",
+    "core/fields.h": "json_of() uses it to write and read the members of options; register_layer() and similar functions use it to name types",
     "core/thread_scope.h": "scopes such as VariableCreatorScope derive from it",
-    "strategy/parameter_server/coordinator/step_registry.h": "define() makes a step of any function",
+    "strategy/parameter_server/coordinator/step_registry.h": "define() makes a step from any function",
 }
 
 
@@ -84,25 +84,25 @@ def check(root, alone=ON_THEIR_OWN):
     errors = []
     for header in headers:
         for include in private_includes(root, includes_of(root, header), headers):
-            errors.append(f"{header} is public and includes {include}, which is not; declare what is needed there, or move "
-                          "what it includes to include/tutti")
+            errors.append(f"{header} is public and includes {include}, which is not; declare what it needs in the header "
+                          "itself, or move the included header to include/tutti")
     led_to = reach(root, subjects)
     for header in sorted(set(headers) - set(reach(root, [*subjects, *alone]))):
-        errors.append(f"no subject includes {header}; use ON_THEIR_OWN in tests/public_headers_test.py, or move it to its folder")
+        errors.append(f"no subject includes {header}; add it to ON_THEIR_OWN in tests/public_headers_test.py, or move it out of include/tutti")
     for header in alone:
         if header not in headers:
             errors.append(f"ON_THEIR_OWN: include/tutti/{header} does not exist")
         elif header in led_to:
-            errors.append(f"ON_THEIR_OWN: {led_to[header]} includes {header}; leave it out")
+            errors.append(f"ON_THEIR_OWN: {led_to[header]} includes {header}; remove it from this list")
     for header in headers:
         text = (root / "include/tutti" / header).read_text(encoding="utf-8")
         is_internal = bool(INTERNAL_NAMESPACE.search(text)) and not PUBLIC_NAMESPACE.search(text)
         if is_internal and header not in TEMPLATES:
-            errors.append(f"{header}: nothing in it is for programs (namespace tutti::internal)")
+            errors.append(f"{header}: expected public names, got only names in tutti::internal; move it out of include/tutti")
     errors += check_users(root, headers)
     count = len([include for include in includes_of(root, MAIN) if include.startswith("tutti/")])
     if count > MOST_INCLUDES:
-        errors.append(f"{MAIN}: {count} includes; expected at most {MOST_INCLUDES}; try another subject")
+        errors.append(f"{MAIN}: {count} includes; expected at most {MOST_INCLUDES}; include some of these headers in another subject instead")
     return errors, len(headers), len(subjects)
 
 
@@ -128,11 +128,11 @@ def self_test():
             write("include/tutti/a/a.h", f'#include "{include}"\nnamespace tutti {{\n}}\n')
             found(f"a/a.h is public and includes {include}, which is not")
         write("include/tutti/a/b.h", "namespace tutti::internal {\n}\n")
-        found("nothing in it is for programs")
+        found("got only names in tutti::internal")
         (root / "include/tutti/a/b.h").unlink()
         write("include/tutti/a/a.h", "namespace tutti {\n}\n")
         found("no subject includes a/c.h", [])
-        found("tutti.h includes a/a.h; leave it out", ["a/a.h", "a/c.h"])
+        found("tutti.h includes a/a.h; remove it from this list", ["a/a.h", "a/c.h"])
         found("a/d.h does not exist", ["a/c.h", "a/d.h"])
         for include in ("a/b.h", "tutti/a/b.h"):
             write("README.md", f'```cpp\n#include "{include}"\n```\n')

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# Runs the program that measures scaling for a few steps, and checks its table and its errors.
+# Runs the scaling benchmark for a few steps, and checks its table and its errors.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: scaling_report_test.py SOURCE_FOLDER BUILD_FOLDER [ScalingReport.test_NAME]"""
 import os
@@ -36,17 +36,17 @@ class ScalingReport(unittest.TestCase):
             self.assertAlmostEqual(speed_up, speed / rows[0][1], delta=0.006 + 0.1 * speed_up / speed)
             self.assertAlmostEqual(efficiency, speed_up / count, delta=0.006)
             self.assertEqual(turns, str(count) if count > cores else "")
-            # All rows train equally, except for the order of sums.
+            # All rows of the table have the same training, except for the order of sums.
             self.assertAlmostEqual(loss, rows[0][4], delta=1e-3)
             self.assertAlmostEqual(accuracy, rows[0][5], delta=0.011)
-        self.assertLess(rows[0][4], 2.4)  # near ln(10): real images, a few steps
+        self.assertLess(rows[0][4], 2.4)  # after a few steps, the loss is at most slightly above ln(10)
         self.assertGreater(rows[0][5], 0.1)
 
-    # On a busy machine, no time limit is reliable. So this prints the time, and tests how the
-    # program handles a limit.
+    # On a busy machine, no realistic limit is reliable, so this test uses limits that are always
+    # met or never met.
     def test_efficiency_below_limit_is_an_error(self):
         few = run("--processes", "1", "--min-efficiency", "1")
-        self.assertEqual(few.returncode, 0)  # one process is as fast as itself
+        self.assertEqual(few.returncode, 0)  # the efficiency of one process is 1 by definition
         self.assertEqual(self.rows_of(few)[0][2:4], (1.0, 1.0))
         many = run("--processes", "1,2,4", "--min-efficiency", "9")
         self.assertEqual(many.returncode, 1)
@@ -54,7 +54,7 @@ class ScalingReport(unittest.TestCase):
         named = [int(count) for count in re.findall(r"(\d) processes have an efficiency of", many.stderr)]
         self.assertEqual(named, [count for count in (1, 2, 4) if count <= cores])
 
-    def test_incomparable_numbers_are_rejected(self):
+    def test_invalid_numbers_are_rejected(self):
         for flags in (("--processes", "2,4"), ("--steps", "1"), ("--rounds", "0")):
             with self.subTest(flags):
                 result = run(*flags)

@@ -21,18 +21,18 @@ FORBIDDEN = {
     r"\bpthread_create\b": "include/tutti/core/executor.h",
     r"#\s*pragma\s+omp": "a plain loop",
     r"\bsocket\(": "a Transport",
-    r"\bstd::source_location\b|<source_location>": "include/tutti/core/source_location.h: clang++ 14 has none",
+    r"\bstd::source_location\b|<source_location>": "include/tutti/core/source_location.h, because clang++ 14 has no <source_location>",
 }
 # Code that adds values of several replicas without a cross-device operation.
-ADDS_REPLICAS = {r"\b(reduce_(tensors_)?along_tree|combine_nodes|reduce_to_all)\(": "a CrossDeviceOps, as services.ops"}
-# Folders where this is permitted: that of the operations, and the accumulators of parameter
-# servers.
+ADDS_REPLICAS = {r"\b(reduce_(tensors_)?along_tree|combine_nodes|reduce_to_all)\(": "a CrossDeviceOps, such as services.ops"}
+# Paths that may add values of replicas: the operations, public headers, parameter servers, tests and
+# benchmarks.
 MAY_ADD = ("cross_device_ops/", "include/", "strategy/parameter_server/", "testing/", "tests/", "benchmarks/")
-# These member functions belong to core's own classes, which are the intended way.
+# Sleep functions of core's Clock, which are allowed.
 ALLOWED = re.compile(r"(\.|->)(sleep_for|sleep_until)\(|\bClock\b.*sleep_|sleep_until\(.*\) override")
 # Programs as external users write them, with their own threads.
 STRANGERS = "examples/plugins/"
-# Folders where other libraries or the kernel measure time.
+# Folders that may open sockets: {folder: replacements that it need not use}.
 EXEMPT = {"cluster/net": ("a Transport",), "tools/launch": ("a Transport",)}
 PUBLIC = "include/tutti/"  # include/tutti/tensor belongs to tensor
 FOLDERS = ("tensor", "autograd", "optimizer", "data", "cross_device_ops", "cluster", "checkpoint", "strategy", "testing", "model",

@@ -1,5 +1,5 @@
-# Functions of ./test. Each step prints one line and its time; its complete output is shown if it
-# fails.
+# Functions of ./test. Each step prints one line and its time; if a step fails, the last 200 lines
+# of its output are shown.
 # SPDX-License-Identifier: Apache-2.0
 
 # step "what it does" command arguments...: runs the command as a step.

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-# Counts ctest's results per label. Fails if a test failed, or if a test was skipped that must run.
+# Counts ctest's results per label. Fails if a test failed, or if a test that must run was skipped.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: summarize_results.py JUNIT.xml TESTS.json OUTPUT.log [TESTS_NOT_BUILT.txt]
 
 TESTS.json is the output of `ctest --show-only=json-v1`, because JUnit files of ctest contain no labels before CMake 3.27.
-TESTS_NOT_BUILT.txt is the file of cmake/TuttiTestsNotBuilt.cmake. It lists tests that this build lacks, which are shown, too.
+TESTS_NOT_BUILT.txt is written by cmake/TuttiTestsNotBuilt.cmake. It lists the tests that the build lacks; this program prints them, too.
 """
 import collections
 import json
@@ -42,7 +42,7 @@ def read_results(path, labels):
             outcome = "failed"
         output = case.findtext("system-out") or ""
         if outcome == "skipped" and FAILED.search(output):
-            outcome = "failed"  # another test of the same process
+            outcome = "failed"  # another test of the same process failed
         ran = max([1] + [int(count) for count in RAN.findall(output)])
         failed = max([1] + [int(count) for count in FAILED.findall(output)]) if outcome == "failed" else 0
         yield (case.get("name"), labels.get(case.get("name"), ["(no label)"]), outcome,
@@ -79,7 +79,7 @@ def main():
     try:
         results = list(read_results(sys.argv[1], read_labels(sys.argv[2])))
     except (OSError, ValueError, xml.etree.ElementTree.ParseError) as error:
-        print(f"no results: {error}; the output was:\n{tail(sys.argv[3], 4000)}")
+        print(f"summarize_results.py: cannot read the results: {error}; ctest's output:\n{tail(sys.argv[3], 4000)}")
         return 1
     print_table(results)
     for line in not_built(sys.argv[4] if len(sys.argv) > 4 else None):

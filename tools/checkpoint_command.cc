@@ -18,7 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Returns true for a file, or for the folder of one version (even an unreadable one).
+/// Returns true if `path` is a file or the folder of one version, even if the version is
+/// unreadable.
 bool is_single(const std::string& path) {
   return fs::is_regular_file(path) || fs::exists(fs::path(path) / internal::kIndexName) ||
          fs::exists(fs::path(path) / internal::kEarlierManifestName);

@@ -1,4 +1,4 @@
-// `tutti cluster`: shows the cluster's tasks, and which of them this process is.
+// `tutti cluster`: shows the cluster's tasks and marks the task of this process.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 
@@ -62,9 +62,10 @@ void print_text(const ChosenResolver& chosen) {
     if (task.type != "evaluator" && is_chief(cluster, task)) notes += "  chief";
     if (task == own) notes += "  this process";
     std::printf("%-14s %s%s\n", task.to_string().c_str(),
-                address.empty() ? "(known when the tasks meet)" : address.c_str(), notes.c_str());
+                address.empty() ? "(known after the rendezvous)" : address.c_str(), notes.c_str());
   }
-  if (!control_address().empty()) std::printf("The tasks meet at %s.\n", control_address().c_str());
+  if (!control_address().empty())
+    std::printf("The tasks rendezvous at %s.\n", control_address().c_str());
   for (const std::string& doubt : doubts_about(*chosen.resolver)) {
     std::printf("warning: %s\n", doubt.c_str());
   }

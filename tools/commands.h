@@ -17,8 +17,8 @@ enum class OutputFormat { kText, kJson };
 /// Prints a report as indented JSON.
 inline void print(const Json& report) { std::printf("%s\n", report.dump(2).c_str()); }
 
-/// Lists the devices on this machine that this build can use. `virtual_gpus`: empty, or a value in
-/// the format of TUTTI_VIRTUAL_GPUS.
+/// Lists the devices on this machine that this build can use. `virtual_gpus`: a value in the format
+/// of TUTTI_VIRTUAL_GPUS, or empty.
 int devices_command(OutputFormat format, const std::string& virtual_gpus);
 
 /// Reports the capabilities of this build and this machine, with a verdict. Returns 1 if a
@@ -33,13 +33,13 @@ int cluster_command(OutputFormat format, const std::string& resolver);
 /// Arguments of `tutti conform`.
 struct ConformOptions {
   std::string name;    // registered name; may be empty if `plugin` is given
-  std::string plugin;  // shared library to load first
+  std::string plugin;  // shared library with the operation; empty: none
   std::string plugin_options;
   std::string shape = "all";
   std::string case_id;  // runs only this case
   std::string devices;  // "gpu:0-1"; empty: CPUs
   std::int64_t seed = 1;
-  std::int64_t sample = 0;  // number of cases; 0: all
+  std::int64_t sample = 0;  // approximate number of cases; 0: all
   double budget = 0;        // seconds; 0: no limit
   std::int64_t limit = 60;  // time limit per case in seconds; 0: none
   OutputFormat format = OutputFormat::kText;
@@ -69,7 +69,7 @@ struct RunFlags {
   std::vector<std::string> program;  // the program, followed by its arguments
 
   void declare(Flags& flags);
-  /// If the command is `tutti run`, removes the program and its flags from the command line. The
+  /// If the command is `tutti run`, moves the program and its arguments to `program`. The
   /// program begins after "--", or at the first word that is neither a flag nor a flag's value. If
   /// there is no program, prints a message and returns 2; otherwise returns 0.
   int take_program(int& argc, char** argv);
@@ -86,11 +86,11 @@ struct CkptOptions {
   OutputFormat format = OutputFormat::kText;
 };
 
-/// Lists the versions; checks only their indexes and sizes. Returns 1 if one is damaged.
+/// Lists the versions; checks only their indexes and sizes. Returns 1 if a version is damaged.
 int checkpoint_list_command(const CkptOptions& options);
 /// Same as checkpoint_list_command(), but reads every byte.
 int checkpoint_verify_command(const CkptOptions& options);
-/// Shows the contents of a version.
+/// Shows the contents of a version. Throws kNotFound if there is no such version.
 int checkpoint_show_command(const CkptOptions& options);
 
 struct Machine {

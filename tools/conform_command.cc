@@ -80,7 +80,7 @@ void tell_case(int signal) {
       : signal == SIGALRM ? "tutti: the operation hangs: a case took longer than --limit (signal "
                           : "tutti: the operation crashed (signal ");
   say(std::string_view(signal < 10 ? digits + 1 : digits, signal < 10 ? 1 : 2));
-  say("); to repeat its case: ");
+  say("); to repeat the case: ");
   say(running_case);
   say("\n");
   ::raise(signal);

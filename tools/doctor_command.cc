@@ -80,7 +80,7 @@ std::string find_mpirun() {
   }
 }
 
-/// Checks the MPI library, and whether MPI programs can be started.
+/// Checks the MPI library and its launcher, mpirun.
 Finding inspect_mpi() {
   const std::string library = mpi_library();
   const char* const packages = "libopenmpi-dev openmpi-bin";
@@ -123,7 +123,7 @@ std::vector<Finding> inspect_build() {
           {"numerics", Verdict::kGood, numerics_fingerprint()}};
 }
 
-/// Returns the list of folders that contain the four Fashion-MNIST files; "" if a file is missing.
+/// Returns the folders that contain the four Fashion-MNIST files, as text; "" if a file is missing.
 /// Searches `data_dir` or, if `data_dir` is empty, read_mnist()'s default folders.
 std::string find_fashion_mnist(const std::string& data_dir) {
   try {
@@ -178,14 +178,14 @@ Finding inspect_library(const FoundLibrary& library, bool needed) {
           needed ? "install it, or add its folder to LD_LIBRARY_PATH" : ""};
 }
 
-/// Returns the names of the libraries that the module needs, and of NCCL, which is optional.
+/// Returns the names of the libraries that the CUDA module needs, and of NCCL, which is optional.
 std::vector<std::string> libraries_of_interest() {
   std::vector<std::string> names = needed_libraries();
   if (!names.empty()) names.emplace_back("libnccl.so.2");
   return names;
 }
 
-/// Checks the GPUs, the module, and each CUDA library that the module needs.
+/// Checks the GPUs, the CUDA module, and each CUDA library that the module needs.
 std::vector<Finding> inspect_gpus() {
   std::vector<Finding> findings;
   // A machine without a driver merely has no GPU, but a GPU module that cannot be loaded is a
@@ -246,14 +246,15 @@ std::string verdict_line(Verdict verdict, const std::vector<Finding>& host) {
   const std::string absent = absent_accelerators(host);
   switch (verdict) {
     case Verdict::kGood:
-    case Verdict::kAbsent:  // relevant only to other machines
+    case Verdict::kAbsent:
       return absent.empty()
-                 ? "everything is there"
-                 : concat("trains on CPUs, for which everything is there; without ", absent);
+                 ? "everything needed is available"
+                 : concat("trains on CPUs, for which everything needed is available; without ",
+                          absent);
     case Verdict::kLimited:
-      return "works, with the limits named above";
+      return "works, with the limitations marked 'warning'";
     case Verdict::kBad:
-      return "something needed is missing, see above";
+      return "a requirement is missing; see the entries marked 'bad'";
   }
   return "";
 }

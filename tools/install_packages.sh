@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the missing Debian/Ubuntu packages of some groups. Usage: install_packages.sh GROUP...
-# (build, data, test, full)
+# Installs missing Debian/Ubuntu packages of the given groups. Usage: install_packages.sh GROUP...
+# (build, data, test or full)
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 
@@ -34,7 +34,7 @@ for package in "${wanted[@]}"; do
   [ "$state" = installed ] || missing+=("$package")
 done
 if [ ${#missing[@]} -eq 0 ]; then
-  echo "packages: all ${#wanted[@]} are installed"
+  echo "packages: all ${#wanted[@]} packages are installed"
   exit 0
 fi
 
@@ -42,7 +42,7 @@ line="apt-get install -y --no-install-recommends ${missing[*]}"
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then
   if ! command -v sudo > /dev/null; then
-    echo "install_packages.sh: packages are missing, and installing them needs root. Run:" >&2
+    echo "install_packages.sh: packages are missing, and only root can install them. Run as root:" >&2
     echo "    $line" >&2
     exit 1
   fi

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs XLA for the CPU (a PJRT plugin) in a folder, for tests and for TpuStrategy without a TPU.
-# Usage: install_xla_plugin.sh FOLDER [PJRT VERSION: 0.115, 0.106 or 0.81]. The last line contains
-# the plugin's path. If pip, a package index or a package for this machine is missing, prints a
-# message and changes nothing.
+# Usage: install_xla_plugin.sh FOLDER [PJRT VERSION: 0.115, 0.106 or 0.81]. The last line of
+# the output contains the plugin's path. If pip, a package index or a package for this machine is
+# missing, prints a message and installs nothing.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 

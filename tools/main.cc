@@ -23,42 +23,46 @@ int run(int argc, char** argv) {
   std::string virtual_gpus;
   const auto declare_devices = [&](tutti::Flags& command) {
     declare(command);
-    command.add("--virtual-gpus", virtual_gpus, "parts of each GPU: 4, or 4:512 for 512 MiB each");
+    command.add("--virtual-gpus", virtual_gpus,
+                "virtual GPUs per GPU: 4, or 4:512 for 512 MiB each");
   };
   flags.add_command("devices", "list the devices of this machine", declare_devices,
                     [&] { return devices_command(format(), virtual_gpus); });
   std::string data_dir;
   const auto declare_doctor = [&](tutti::Flags& command) {
     declare(command);
-    command.add("--data-dir", data_dir, "folder of Fashion-MNIST (default: the usual folders)");
+    command.add("--data-dir", data_dir, "folder of Fashion-MNIST; default: search known folders");
   };
   flags.add_command("doctor", "check this build and this machine", declare_doctor,
                     [&] { return doctor_command(format(), data_dir); });
   std::string resolver = "auto";
   const auto declare_cluster = [&](tutti::Flags& command) {
     declare(command);
-    command.add("--resolver", resolver,
-                tutti::concat("one of: ", tutti::join(tutti::registered_cluster_resolvers())));
+    command.add(
+        "--resolver", resolver,
+        tutti::concat("resolver, one of: ", tutti::join(tutti::registered_cluster_resolvers())));
   };
-  flags.add_command("cluster", "show the tasks of the cluster and which of them this process is",
+  flags.add_command("cluster", "show the tasks of the cluster and mark the task of this process",
                     declare_cluster, [&] { return cluster_command(format(), resolver); });
   ConformOptions conform;
   const auto declare_conform = [&](tutti::Flags& command) {
     declare(command);
-    command.add("NAME", conform.name, "the operation; not needed with --plugin");
-    command.add("--plugin", conform.plugin, "a shared library with an operation");
+    command.add("NAME", conform.name, "registered name of the operation; optional with --plugin");
+    command.add("--plugin", conform.plugin, "shared library that registers an operation");
     command.add("--plugin-options", conform.plugin_options,
-                "options of the operation: k=0.01,name=value");
+                "options of the operation, such as k=0.01,name=value");
     command.add_choice(
         "--shape", conform.shape, {"local", "spread", "threads", "all"},
-        "callers: one object (local), ranks with messages (spread) or with shared memory "
-        "(threads)");
+        "group: one object for all replicas (local), or threads that exchange messages (spread) or "
+        "share memory (threads)");
     command.add("--sample", conform.sample, "approximate number of cases, chosen by seed; 0: all");
-    command.add("--seed", conform.seed, "seed of values and sample");
-    command.add("--budget", conform.budget, "seconds after which no case begins; 0: no limit");
-    command.add("--limit", conform.limit, "seconds that one case may take; 0: no limit");
-    command.add("--case", conform.case_id, "id of one case, as reports print it");
-    command.add("--devices", conform.devices, "devices of the buffers: gpu:0-1; default: CPUs");
+    command.add("--seed", conform.seed, "seed of the values and of the sample");
+    command.add("--budget", conform.budget,
+                "seconds after which no further case starts; 0: no limit");
+    command.add("--limit", conform.limit, "time limit per case in seconds; 0: no limit");
+    command.add("--case", conform.case_id, "run only the case with this id, which reports print");
+    command.add("--devices", conform.devices,
+                "devices of the buffers, such as gpu:0-1; default: CPUs");
   };
   flags.add_command("conform", "check a cross-device operation against the conformance kit",
                     declare_conform, [&] {
@@ -68,7 +72,8 @@ int run(int argc, char** argv) {
   tutti::bench::BenchFlags bench;
   const auto declare_bench = [&](tutti::Flags& command) {
     command.add_command(
-        "all_reduce", "time sums of gradients, with nccl-tests' columns and a lower bound (floor)",
+        "all_reduce",
+        "measure sums of gradients, with the columns of nccl-tests and a lower bound (floor)",
         [&](tutti::Flags& all_reduce) { bench.declare_all_reduce(all_reduce); },
         [&] { return tutti::bench::bench_all_reduce_command(bench); });
   };
@@ -76,7 +81,8 @@ int run(int argc, char** argv) {
   CkptOptions ckpt;
   const auto declare_ckpt_flags = [&](tutti::Flags& command) {
     declare(command);
-    command.add("DIR", ckpt.path, "the folder of a run, a version in it, or a safetensors file");
+    command.add("DIR", ckpt.path,
+                "folder of a run, folder of one checkpoint, or a safetensors file");
   };
   const auto add_ckpt = [&](tutti::Flags& command, const char* name, const char* help, auto body) {
     command.add_command(name, help, declare_ckpt_flags, [&, body] {
@@ -91,7 +97,7 @@ int run(int argc, char** argv) {
         "show", "show the contents of a checkpoint, by default the newest",
         [&](tutti::Flags& show) {
           declare_ckpt_flags(show);
-          show.add("--step", ckpt.step, "the checkpoint of this step");
+          show.add("--step", ckpt.step, "step of the checkpoint; default: the newest checkpoint");
         },
         [&] {
           ckpt.format = format();
@@ -101,7 +107,7 @@ int run(int argc, char** argv) {
   flags.add_command("ckpt", "list, verify or show checkpoints", declare_ckpt, [] { return 2; });
   RunFlags run_flags;
   flags.add_command(
-      "run", "run a program in several processes of this machine",
+      "run", "run a program in several processes on this machine",
       [&](tutti::Flags& command) { run_flags.declare(command); },
       [&] { return run_command(run_flags); });
   if (const int error = run_flags.take_program(argc, argv)) return error;

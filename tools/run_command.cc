@@ -31,9 +31,9 @@ constexpr const char* kFooter = R"(Examples:
   tutti run -n 4 --max-restarts 3 -- ./train    restart failed processes, up to 3 times each
   tutti run -n 4 --hosts a,b --dry-run ./train  commands to paste on machines a and b
 
-Exit code: 0 when all succeeded; that of the process that failed first (128 + signal when a signal
-killed it); 75 when all stopped on request; 124 after --timeout; 2 for wrong usage.
-docs/launching.md explains everything.)";
+Exit code: 0 if all processes succeeded; the exit code of the process that failed first (128 +
+signal if a signal killed it); 75 if the job stopped on request; 124 after --timeout; 2 for wrong
+usage. See docs/launching.md.)";
 
 /// Parsed and checked flags.
 struct RunOptions {
@@ -54,8 +54,8 @@ void check_range(const char* flag, Number value, Number min, Number max) {
        value);
 }
 
-/// Returns the number of tasks of each type. -n is the total, --workers the number of workers; one
-/// determines the other, and if both are given, they must agree.
+/// Returns the number of tasks of each type. -n is the total number of tasks, and --workers the
+/// number of workers. Each determines the other; if both are given, they must agree.
 launch::TaskCounts counts_of(const RunFlags& flags) {
   const std::int64_t chiefs = flags.chief ? 1 : 0;
   if (flags.processes < 0 && flags.workers < 0) {
@@ -106,7 +106,7 @@ std::vector<std::string> hosts_of(const RunFlags& flags) {
   }
   if (!hosts.empty() && flags.bind_cores) {
     fail(ErrorCode::kInvalidArgument,
-         "run: --bind-cores: the cores of other machines are unknown; leave out --hosts");
+         "run: --bind-cores: expected no --hosts, because the cores of other machines are unknown");
   }
   return hosts;
 }
@@ -138,13 +138,13 @@ RunOptions parse_run_options(const RunFlags& flags) {
   if (flags.timeout > 0) options.supervisor.timeout = seconds(flags.timeout);
   options.supervisor.max_restarts = static_cast<int>(flags.max_restarts);
   options.supervisor.log_dir = flags.log_dir;
-  // A dry run is often for other machines, so the program may exist only there.
+  // A dry run may print commands for other machines, so the program need not exist on this one.
   if (!flags.dry_run) launch::find_program(flags.program.front());
   return options;
 }
 
 /// Starts the job's control server in this process, which outlives the members, so that a restarted
-/// member finds its state. Returns nullptr if the job provides a server or has only one process.
+/// member finds its state. Returns nullptr if TUTTI_CONTROL is set or the job has only one process.
 std::unique_ptr<ControlServer> host_control(const launch::JobPlan& plan) {
   if (plan.variable("TUTTI_CONTROL") || std::getenv("TUTTI_CONTROL")) return {};
   ControlServerOptions options;
@@ -158,12 +158,13 @@ std::unique_ptr<ControlServer> host_control(const launch::JobPlan& plan) {
     auto& members = task.type == "ps" ? options.welcome : options.expected;
     members.push_back({task.type, task.index, task.address});
   }
-  options.linger = Duration::zero();  // not needed, because the server outlives all processes
+  options.linger = Duration::zero();  // no linger needed: the server outlives all processes
   return plan.processes.size() > 1 ? ControlServer::start(options) : nullptr;
 }
 
 /// Returns a function that finds members on which the job has given up. A stopped process does not
-/// exit and keeps its task, so it must be killed before a replacement can start or the job can end.
+/// exit and keeps its task, so the process must be killed before a replacement can start or the job
+/// can end.
 std::function<std::vector<launch::AbandonedProcess>()> find_given_up(const ControlServer& control) {
   return [&control, seen = std::uint64_t{0}]() mutable {
     std::vector<launch::AbandonedProcess> found;
@@ -199,9 +200,9 @@ std::string name_of(const Member& member) {
   return launch::Task{member.task.job, member.task.index, ""}.name();
 }
 
-/// Returns the tasks that a restarted chief needs again. A coordinating chief is the only task that
-/// leaves the job before the others. If it dies after leaving and is restarted, it can continue
-/// from its checkpoint only if the tasks that left after it are restarted, too.
+/// Returns the tasks that a restarted chief needs again. Only a coordinating chief leaves the job
+/// before the other tasks. A chief that dies after leaving and is restarted can continue from its
+/// checkpoint only if the tasks that left after the chief are restarted, too.
 std::vector<launch::AwaitedTask> needed_by_chief(const std::vector<Verdict>& verdicts) {
   const auto first = std::ranges::find(verdicts, VerdictKind::kLeft, &Verdict::kind);
   if (first == verdicts.end() || first->who.task.job != "chief") return {};
@@ -258,17 +259,22 @@ int run_job(launch::JobPlan plan, const RunOptions& options) {
 void RunFlags::declare(Flags& flags) {
   flags.add("-n", processes, "total number of processes (chief, workers and parameter servers)");
   flags.add("--workers", workers, "number of workers; default: derived from -n");
-  flags.add("--ps", ps, "number of parameter servers; they are ended after chief and workers");
-  flags.add("--chief", chief, "one process is the chief, in addition to the workers");
-  flags.add("--log-dir", log_dir, "folder for logs of the processes: worker-0.log and so on");
-  flags.add("--max-restarts", max_restarts, "number of restarts of each failed process");
+  flags.add("--ps", ps,
+            "number of parameter servers, which are stopped when the chief and the workers have "
+            "finished");
+  flags.add("--chief", chief, "start a chief in addition to the workers");
+  flags.add("--log-dir", log_dir, "folder for a log file of each process, such as worker-0.log");
+  flags.add("--max-restarts", max_restarts,
+            "largest number of restarts of each task whose process fails");
   flags.add("--grace", grace, "seconds between SIGTERM and SIGKILL");
-  flags.add("--timeout", timeout, "seconds after which the job is ended; 0: no limit");
-  flags.add("--env", environment, "NAME=VALUE for all processes; may be repeated");
+  flags.add("--timeout", timeout, "time limit of the job in seconds; 0: no limit");
+  flags.add("--env", environment,
+            "environment variable NAME=VALUE for all processes; may be repeated");
   flags.add("--bind-cores", bind_cores, "bind each process to its share of the cores");
   flags.add_choice("--control", control, {"grpc", "none"},
-                   "whether the launcher hosts the job's control server");
-  flags.add("--dry-run", dry_run, "print the commands with their environment; start nothing");
+                   "control server of the job: hosted by the launcher (grpc) or not (none)");
+  flags.add("--dry-run", dry_run,
+            "print the processes' commands and environments; start no process");
   flags.add("-v", verbose, "also show how the processes find each other (TUTTI_LOG_LEVEL=info)");
   flags.add("--hosts", hosts, "machines for --dry-run, such as a,b");
   flags.add("--port", port, "first port on each of --hosts");
@@ -315,7 +321,8 @@ int run_command(const RunFlags& flags) {
     return run_job(std::move(plan), options);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kNotFound) throw;
-    std::fprintf(stderr, "tutti: %s\n", error.what());  // the program was deleted after the check
+    // The program was deleted after the check, or the system cannot execute it.
+    std::fprintf(stderr, "tutti: %s\n", error.what());
     return 2;
   }
 }

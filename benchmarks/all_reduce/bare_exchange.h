@@ -32,7 +32,7 @@ class BareExchange {
                          deadline_after(Clock::system().now(), std::chrono::seconds(5)));
     ends_[0] = internal::accept_from(door.socket);
     for (const internal::FileDescriptor& end : ends_) {
-      if (!end.is_open()) throw std::runtime_error("tcp-bare: no connection over 127.0.0.1");
+      if (!end.is_open()) throw std::runtime_error("tcp-bare: cannot connect over 127.0.0.1");
     }
   }
   BareExchange(const BareExchange&) = delete;
@@ -82,7 +82,7 @@ class BareExchange {
                                                  MSG_DONTWAIT | MSG_NOSIGNAL);
       check(out);
       sent += static_cast<std::size_t>(std::max<ssize_t>(out, 0));
-      // sends as much as possible before it receives, because the peer's bytes arrive meanwhile
+      // Sends as much as possible before receiving, because the peer's bytes arrive meanwhile.
       if (sent < bytes && out > 0) continue;
       const ssize_t in = got == bytes ? -1 : ::recv(end, other + got, bytes - got, MSG_DONTWAIT);
       if (got < bytes) check(in == 0 ? -2 : in);

@@ -8,7 +8,7 @@ lower bound). Then it runs tutti between processes, and each setting of each pee
 in place), one after another, for all sizes. A ratio compares two runs of one round. For each size, the table has
 OpenMPI's best setting (with CMA, where the kernel copies between processes; without it; with CMA and memory that is not
 returned to the system) and Gloo's best algorithm. A ping-pong before and after shows whether the cores were near, far, or
-busy with other programs. Lists what is not installed, with the packages to install, and programs that failed or timed out.
+busy with other programs. Lists missing programs, with the packages to install, and programs that failed or timed out.
 """
 import argparse
 import json
@@ -31,7 +31,7 @@ WITHOUT_CMA = ["--mca", "btl_vader_single_copy_mechanism", "none"]
 
 def parse_flags():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", default="build", help="the build folder, with TUTTI_BUILD_BENCHMARKS=ON")
+    parser.add_argument("--build", default="build", help="a build folder with TUTTI_BUILD_BENCHMARKS=ON")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--first", type=int, default=1 << 10, help="smallest size in bytes; sizes grow by factors of 4")
@@ -41,7 +41,7 @@ def parse_flags():
                         help="Gloo's algorithms; ring_chunked and new_ring may take 50 ms per call over a loopback device")
     parser.add_argument("--ways", default="shm-shared,shm-private,tcp",
                         help="tutti's connections between processes: shared memory with shared or private buffers, or TCP")
-    parser.add_argument("--reference", default="tutti canonical", help="program with which times are compared")
+    parser.add_argument("--reference", default="tutti canonical", help="name of the program with whose times all times are compared")
     parser.add_argument("--timeout", type=float, default=180.0, help="time limit for one run of a program, in seconds")
     parser.add_argument("--out", default="", help="writes all rounds to OUT.json, the table to OUT.md, the figure to OUT.svg and its numbers to OUT.csv")
     return parser.parse_args()
@@ -103,7 +103,7 @@ def run_peer(command, timeout):
 def run_tutti(flags):
     program = pathlib.Path(flags.build).resolve() / "bin" / "tutti"
     if not program.exists():
-        sys.exit(f"compare.py: no {program}; build the target tutti_cli first")
+        sys.exit(f"compare.py: {program} does not exist; build the target tutti_cli first")
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "tutti.json")
         command = [str(program), "bench", "all_reduce", "-b", str(flags.first), "-e", str(flags.last), "-f", "4",

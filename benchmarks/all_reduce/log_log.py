@@ -1,6 +1,6 @@
 # Draws lines over logarithmic axes as SVG, with the standard library only.
 # SPDX-License-Identifier: Apache-2.0
-"""log_log.py RESULTS.csv...    draws each file again, as a .svg next to it"""
+"""log_log.py RESULTS.csv...    redraws each file as an .svg file next to it"""
 import csv
 import html
 import math
@@ -71,7 +71,7 @@ def write(path, lines, title, y_title):
 
 
 def read(path):
-    """Returns (lines, title, y_title) of a file that write() made."""
+    """Returns (lines, title, y_title) of a file that write() wrote."""
     with open(path, encoding="utf-8", newline="") as file:
         title = file.readline()[2:].strip()
         (_, _, y_title), *rows = csv.reader(file)

@@ -60,7 +60,7 @@ class Rank {
   BufferRef memory_;
 };
 
-/// Subject "tcp-bare": the lower bound for "tcp".
+/// Rank that sums with BareExchange (tcp-bare), the lower bound for tcp.
 class BareRank {
  public:
   BareRank(int rank, BareExchange& exchange, std::size_t most)
@@ -122,7 +122,7 @@ void pin_to_core(int rank) {
 template <class AnyRank>
 void measure(AnyRank& own, int rank, int size, const std::string& how,
              const std::vector<std::size_t>& sizes) {
-  // Pins ranks only once they are connected: a rank that is pinned when it connects would assume
+  // Pins ranks only after they have connected: a rank that is pinned when it connects would assume
   // that all ranks share its core.
   if (size <= num_hardware_threads()) pin_to_core(rank);
   for (const std::size_t bytes : sizes) {
@@ -166,7 +166,7 @@ int main(int argc, char** argv) {
       run(rank, size, how, folder.string(), sizes);
     }
   } catch (const std::exception& error) {
-    std::cerr << error.what() << "\n";
+    std::cerr << "process_all_reduce: rank " << rank << ": " << error.what() << "\n";
     status = 1;
   }
   while (rank == 0 && ::wait(nullptr) > 0) continue;

@@ -22,7 +22,8 @@ struct Options {
   std::string way = "fused";
 };
 
-/// Computes attention from simpler operations, as attention() does on devices without its kernel.
+/// Computes attention from simpler operations, as attention() does on devices without an attention
+/// kernel.
 Tensor of_parts(const Tensor& query, const Tensor& key, const Tensor& value) {
   const std::int64_t steps = query.shape()[2];
   const double scale = 1.0 / std::sqrt(static_cast<double>(query.shape()[3]));
@@ -69,7 +70,7 @@ int main(int argc, char** argv) {
   flags.add("--heads", options.heads, "number of heads");
   flags.add("--steps", options.steps, "number of queries and of keys");
   flags.add("--features", options.features, "features of a head");
-  flags.add("--seconds", options.seconds, "time limit, after at least 3 runs");
+  flags.add("--seconds", options.seconds, "time limit in seconds; at least 3 runs are timed");
   flags.add_choice("--way", options.way, {"fused", "parts"}, "one operation, or simpler ones");
   if (const int code = flags.parse(argc, argv); code >= 0) return code;
   try {

@@ -16,7 +16,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "train_step"))
-import compare as protocol  # noqa: E402  of the training steps
+import compare as protocol  # noqa: E402  train_step/compare.py
 
 TORCH = """
 import json, statistics, sys, time, torch
@@ -48,7 +48,7 @@ def parse_flags():
 def run_once(command):
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ, OMP_NUM_THREADS="1"))
     if done.returncode != 0:
-        sys.exit(f"attention/compare.py: {' '.join(command[:2])} ended with {done.returncode}\n{done.stderr}")
+        sys.exit(f"attention/compare.py: {' '.join(command[:2])} exited with {done.returncode}\n{done.stderr}")
     return json.loads(done.stdout.strip().split("\n")[-1])
 
 

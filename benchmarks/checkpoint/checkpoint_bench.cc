@@ -40,7 +40,7 @@ double median(std::vector<double> values) {
 
 void shell(const std::string& command) {
   if (std::system(command.c_str()) != 0) {
-    std::fprintf(stderr, "failed: %s\n", command.c_str());
+    std::fprintf(stderr, "checkpoint_bench: command failed: %s\n", command.c_str());
     std::exit(1);
   }
 }
@@ -95,8 +95,8 @@ double window(Training& training, int count, CheckpointManager* manager, std::in
   });
 }
 
-// The order alternates, because the first writer pays for memory that the machine has not yet
-// touched.
+// Copies precede saves in every other round, because the first writer pays for memory that the
+// machine has not yet touched.
 void measure_files(Training& training, const std::string& folder, std::int64_t number,
                    Table& table) {
   CheckpointManager manager(Checkpoint(training.variables()), folder + "/run", {.max_to_keep = 2});

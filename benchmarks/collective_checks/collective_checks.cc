@@ -1,13 +1,13 @@
-// Cost of comparing and recording each call: compares all_reduce through a Communicator with direct
-// calls to an engine, all with the same header.
+// Measures the cost of comparing and recording each call: times all_reduce through a Communicator,
+// and direct calls to an engine that reuse one header.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Usage: collective_checks [GROUPS]. The two ranks are threads of one process, because calls
 // between threads are the fastest. A group's memory addresses affect the time of a call more than
-// the checks do. So the program creates 25 new groups for each buffer size, alternates between the
-// two kinds of calls in each group, and prints the median over the groups with quartiles. Before
-// that, it measures one thread with an engine that does nothing; that time varies by only about a
-// nanosecond.
+// the checks do. So the program creates GROUPS (25) new groups for each buffer size, alternates
+// between the two kinds of calls in each group, and prints the median over the groups with
+// quartiles. Before that, it measures one thread with an engine that does nothing; that time varies
+// by only about a nanosecond.
 #include <algorithm>
 #include <cstdio>
 #include <vector>
@@ -128,10 +128,12 @@ double median(const std::vector<double>& values) { return quantile(values, 0.5);
 int main(int argc, char** argv) {
   std::int64_t num_groups = 25;
   Flags flags("Measures the cost of the checks of collective calls");
-  flags.add("GROUPS", num_groups, "groups of rounds; the median of the groups is printed");
+  flags.add("GROUPS", num_groups,
+            "number of groups of rounds; the program prints medians over groups");
   if (const int code = flags.parse(argc, argv); code >= 0) return code;
   if (num_groups < 1) {
-    std::fprintf(stderr, "collective_checks: GROUPS: expected >= 1\n");
+    std::fprintf(stderr, "collective_checks: GROUPS: expected >= 1, got %lld\n",
+                 static_cast<long long>(num_groups));
     return 2;
   }
   std::printf("a call alone: %.1f ns\n", nanoseconds_alone());

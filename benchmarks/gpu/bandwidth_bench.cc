@@ -87,7 +87,7 @@ Json update_bench(const BenchArguments& arguments) {
   Json seconds = seconds_per_call(
       arguments, [&] { strategy.run([&] { optimizer->apply_gradients(subject.gradients); }); },
       [&] { finish_on(device); });
-  // An update reads and writes weights and slots, and reads gradients. The unit is 4 bytes.
+  // Accesses of 4 bytes per element: weights and slots are read and written, gradients are read.
   const double per_element = arguments.optimizer == "adam" ? 7.0 : 5.0;
   Json report = with_bandwidth(std::move(seconds),
                                4.0 * per_element * static_cast<double>(arguments.elements));

@@ -1,4 +1,4 @@
-// Compares tensors and counts the results.
+// Implements comparisons of tensors and the counts of their results.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/gpu/comparison.h"
 

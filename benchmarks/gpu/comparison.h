@@ -12,9 +12,9 @@
 
 namespace tutti::device_check {
 
-/// Returns the allowed difference of an element, relative to its magnitude or to that of the
-/// largest element: a few roundings of the coarsest floating-point type among `dtypes`, or 0 if all
-/// of them are integer types.
+/// Returns the allowed difference of an element, relative to the magnitude of the largest element:
+/// a few roundings of the coarsest floating-point type among `dtypes`, or 0 if none is
+/// floating-point.
 double tolerance_of(std::span<const DType> dtypes);
 
 /// Returns "" if shape, type and elements agree (with infinities and NaNs in the same positions),
@@ -31,9 +31,9 @@ struct Findings {
   std::string check;
   std::int64_t num_compared = 0, num_passed = 0;
   std::vector<std::string> failures = {};        // one line per failure
-  std::vector<std::string> without_kernel = {};  // cases that threw, such as "conv2d float64"
+  std::vector<std::string> without_kernel = {};  // cases without a kernel, such as "conv2d float64"
   std::vector<std::string> not_tried = {};       // kernels that were never called
-  std::string detail = "";                       // more details, which are printed
+  std::string detail = "";                       // summary of what was compared
 
   void add(const std::string& what, const std::string& difference);
   bool passed() const { return num_compared > 0 && failures.empty() && not_tried.empty(); }

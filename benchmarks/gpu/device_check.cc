@@ -22,8 +22,9 @@ struct Arguments {
     flags.add("--device", device, "device to check");
     flags.add_choice("--size", size, {"all", "small", "wide"}, "sizes of the tensors (ops)");
     flags.add("--every", every, "check only every n-th call of each operation and type (ops)");
-    flags.add("--only", only, "only this optimizer, or these operations (add,matmul)");
-    flags.add("--spoil", spoil, "change one element of this operation's results");
+    flags.add("--only", only,
+              "only these operations (ops: add,matmul), or this operation or optimizer");
+    flags.add("--spoil", spoil, "change one element of this operation's or optimizer's results");
     flags.add("--json", json, "print one line of JSON");
   }
 };
@@ -71,7 +72,7 @@ int main(int argc, char** argv) {
   const auto declare = [&](tutti::Flags& command) { arguments.declare(command); };
   flags.add_command("ops", "every operation and element type", declare,
                     [&] { return run(arguments, check_ops); });
-  flags.add_command("gradients", "gradients by a tape", declare,
+  flags.add_command("gradients", "gradients that a tape computes", declare,
                     [&] { return run(arguments, check_gradients); });
   flags.add_command("optimizers", "steps of every optimizer", declare,
                     [&] { return run(arguments, check_optimizers); });

@@ -14,7 +14,7 @@ struct CheckOptions {
   Device device;
   CallSize size = CallSize::kAll;
   std::int64_t every = 1;  // ops: checks every n-th call of each operation and type
-  std::string only;        // name of the only operation or optimizer to check
+  std::string only;        // operations (ops: add,matmul) or optimizer to check; empty: all
   std::string spoil;       // the operation or optimizer in whose results one element is corrupted
 };
 

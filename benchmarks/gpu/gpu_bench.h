@@ -25,7 +25,7 @@ struct BenchArguments {
 /// Each function returns one object with its results and "seconds" per iteration: median, minimum
 /// and maximum of the rounds. Times include waiting for the devices to finish.
 ///
-/// Copies within a device: "bytes_per_second" counts bytes read and written.
+/// Measures copies within a device. "bytes_per_second" counts bytes read and written.
 Json copy_bench(const BenchArguments& arguments);
 /// Measures steps of an optimizer with given gradients. "bytes_per_second" counts bytes read and
 /// written.

@@ -96,7 +96,8 @@ std::vector<std::string> kernels_without_call(const Device& device,
 Tensor spoiled(const Tensor& tensor) {
   if (tensor.num_elements() == 0) return tensor;
   std::vector<std::byte> bytes(tensor.bytes().begin(), tensor.bytes().end());
-  // Flips the highest bits of the last element: sign and exponent, or the value of a bool.
+  // Flips two bits in the highest byte of the last element, such as an exponent bit, or the value
+  // of a bool.
   bytes.back() ^= tensor.dtype() == DType::kBool ? std::byte{1} : std::byte{0x41};
   return Tensor::from_bytes(tensor.shape(), tensor.dtype(), bytes);
 }
@@ -127,7 +128,8 @@ Findings check_ops(const CheckOptions& options) {
   if (options.only.empty() && options.size != CallSize::kWide) {
     findings.not_tried = kernels_without_call(options.device, tried);
   }
-  findings.detail = concat(ops.size(), " operations, ", tried.size(), " of (operation, type)");
+  findings.detail =
+      concat(ops.size(), " operations, ", tried.size(), " pairs of operation and type");
   return findings;
 }
 

@@ -25,17 +25,18 @@ enum class CallSize { kSmall, kWide, kAll };
 /// types. `only` lists operations ("matmul,add"); empty means all.
 std::vector<RecordedCall> record_calls(CallSize size, const std::string& only);
 
-/// Function of tensors. The only constants that it creates are numbers.
+/// Function of tensors, with its inputs.
 struct Program {
   std::string name;
   std::vector<Tensor> inputs = {};   // on cpu:0
   std::vector<bool> is_source = {};  // for each input: true if its gradient is computed
   std::function<Tensor(const std::vector<Tensor>&)> function = {};
 };
-/// Returns the cases for the gradient check, with floating-point inputs of type `dtype`.
+/// Returns the cases for the gradient check, with floating-point inputs of type `dtype`. The only
+/// constants that they create are numbers.
 std::vector<Program> gradient_programs(DType dtype);
-/// wide_programs() uses large tensors of odd sizes, plain_programs() small ones. Both may create
-/// constants on cpu:0.
+/// Return programs on large tensors of odd sizes (wide) and on small tensors (plain). These
+/// programs may create constant tensors on cpu:0.
 std::vector<Program> wide_programs(DType dtype);
 std::vector<Program> plain_programs(DType dtype);
 

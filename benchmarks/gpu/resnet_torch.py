@@ -23,7 +23,7 @@ class ResidualBlock(nn.Module):
     def __init__(self, channels, sizes, stride, momentum, epsilon):
         super().__init__()
         layers, inner = [], channels
-        strided = 1 if len(sizes) == 3 else 0  # torchvision's form: the 3x3 convolution
+        strided = 1 if len(sizes) == 3 else 0  # as in torchvision, the stride belongs to the 3x3 convolution
         for i, (filters, size) in enumerate(sizes):
             layers += [convolution(inner, filters, size, stride if i == strided else 1),
                        nn.BatchNorm2d(filters, epsilon, momentum), nn.ReLU(inplace=True)]
@@ -39,7 +39,7 @@ class ResidualBlock(nn.Module):
 
 
 def small_resnet(blocks, classes=10):
-    momentum, epsilon = 0.01, 1e-3  # of tutti's layer; torch's momentum is the complement
+    momentum, epsilon = 0.01, 1e-3  # as in tutti's layer, whose momentum is 1 - torch's
     layers, channels = [convolution(3, 16, 3), nn.BatchNorm2d(16, epsilon, momentum), nn.ReLU(inplace=True)], 16
     for filters in (16, 32, 64):
         for block in range(blocks):
@@ -97,7 +97,7 @@ class Training:
         self.x = x.contiguous(memory_format=torch.channels_last)
         self.y = torch.arange(flags.batch_size, device=self.device) * 7 % 10
         self.half = {"mixed_bfloat16": torch.bfloat16, "mixed_float16": torch.float16}.get(flags.policy)
-        # The fused optimizer updates all weights in one launch, which is PyTorch's fastest way.
+        # The fused optimizer updates all weights in one launch; it is PyTorch's fastest SGD.
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=flags.learning_rate, momentum=0.9,
                                          **({"fused": True} if on_gpu else {}))
         scaler = flags.policy == "mixed_float16" and on_gpu

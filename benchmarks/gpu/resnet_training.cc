@@ -88,7 +88,9 @@ void ResnetOptions::check() {
   require_positive("--image-size", image_size);
   if (!data_dir.empty() && (!is_small(network) || image_size != 32)) {
     fail(ErrorCode::kInvalidArgument,
-         "--data-dir: CIFAR-10's images are 32 x 32; use --network resnet20 --image-size 32");
+         "--data-dir: expected resnet8 or resnet20 with image size 32, because CIFAR-10's images "
+         "are 32 "
+         "x 32; use --network resnet20 --image-size 32");
   }
 }
 

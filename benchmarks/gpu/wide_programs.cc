@@ -10,7 +10,7 @@ namespace {
 
 using Tensors = std::vector<Tensor>;
 
-/// Returns uniform values in [low, high], on a grid of 1/64 that 16-bit types can also represent.
+/// Returns uniform values in [low, high], rounded to multiples of 1/64 and cast to `dtype`.
 Tensor values(const Shape& shape, DType dtype, double low, double high, std::uint64_t key) {
   const Tensor x = random_uniform(shape, {.seed = 5, .purpose = kUserPurpose, .a = key}, low, high);
   if (dtype == DType::kBool) return greater(x, 0.5 * (low + high));

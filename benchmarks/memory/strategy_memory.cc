@@ -1,9 +1,9 @@
 // Compares the peak memory of a device during a step with a formula, for each strategy.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Usage: strategy_memory [WIDTH [LAYERS [REPLICAS]]]. Each of `replicas` virtual devices has its
-// own memory. Prints a table in Markdown. Exits with 1 if weights differ between strategies or a
-// peak differs from its formula by more than a tenth.
+// Usage: strategy_memory [WIDTH [LAYERS [REPLICAS]]]. Each of the REPLICAS virtual devices has its
+// own memory. Prints a table in Markdown. Exits with 1 if the weights differ between strategies
+// or a peak differs from its formula by more than a tenth.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -148,7 +148,8 @@ int main(int argc, char** argv) {
   flags.add("REPLICAS", replicas, "virtual devices, each with its own memory");
   if (const int code = flags.parse(argc, argv); code >= 0) return code;
   if (problem.width < 1 || problem.layers < 1 || replicas < 1 || replicas > kNumVirtualCpuDevices) {
-    std::fprintf(stderr, "strategy_memory: expected at least 1 each, and at most %d replicas\n",
+    std::fprintf(stderr,
+                 "strategy_memory: expected WIDTH, LAYERS and REPLICAS >= 1, and REPLICAS <= %d\n",
                  kNumVirtualCpuDevices);
     return 2;
   }

@@ -1,9 +1,9 @@
-// Lower bound: a gRPC stream of raw messages, whose bytes are slices of existing memory.
+// Implements the lower bound: a gRPC stream of raw messages, which are slices of existing memory.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Each request is one message that consists of one slice of any length, without checksums. The
-// server does not read it, and answers a long request with one byte. No real service can be as
-// fast.
+// server does not read the bytes: it echoes a short request, and answers a long one with one byte.
+// No real service can be as fast.
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
@@ -122,7 +122,7 @@ class Asking final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::Byte
   void wait(const Condition& condition) TUTTI_REQUIRES(mutex_) {
     if (!changed_.wait_for(mutex_, std::chrono::seconds(60), condition)) {
       fail(ErrorCode::kDeadlineExceeded,
-           "rpc_bench: timed out after 60 s waiting for the bare stream");
+           "bare gRPC stream: timed out after 60 s waiting for the server");
     }
   }
   grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer> stub_;
@@ -148,7 +148,7 @@ class BareStream final : public Contender {
     server_ = builder.BuildAndStart();
     if (!server_)
       fail(ErrorCode::kUnavailable,
-           "rpc_bench: the server of the bare stream cannot listen on a port");
+           "bare gRPC stream: the server cannot listen on a port of 127.0.0.1");
     grpc::ChannelArguments arguments;
     for (const auto& [name, value] : kArguments) arguments.SetInt(name, value);
     arguments.SetMaxReceiveMessageSize(-1);

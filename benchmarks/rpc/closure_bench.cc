@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Usage: tutti run --chief --workers 2 --ps 1 -- closure_bench [ROUNDS], or closure_bench alone,
-// where workers are threads. A round schedules 20,000 closures and joins; the first is a warm-up.
-// Finally, measures the time of single closures from schedule() to their values.
+// where workers are threads. A round schedules 20,000 closures and joins; the first round is a
+// warm-up. Finally, measures the time of single closures from schedule() to their values.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -80,7 +80,7 @@ int main(int argc, char** argv) {
   try {
     return tutti::closure_bench::run(rounds);
   } catch (const tutti::Error& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
+    std::fprintf(stderr, "closure_bench: %s\n", error.what());
     return 1;
   }
 }

@@ -3,9 +3,9 @@
 //
 // Usage: push_pull_bench [ROUNDS [JOB [TURN]]]. Client and server are threads of this process; the
 // job has a secret, so both authenticate and every byte has a checksum. Each round measures
-// everything once; the table has medians, and ratios to the bare stream within a round. JOB selects
-// the jobs whose names contain it ("1,000"), and TURN the turns whose names contain it ("calls
-// update"). All other jobs and turns are skipped, except the bare stream.
+// everything once; the table has medians, and ratios to the bare stream within a round. JOB
+// ("1,000") and TURN ("calls update") select the jobs and the turns whose names contain them. The
+// bare stream is always measured.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -49,7 +49,7 @@ constexpr Job kDenseSingle = {"64 MiB, one at a time", std::int64_t{64} << 20, 1
 constexpr Job kMany = {"1,000 variables of 4 KiB", 4096, 1000, 1, 5};
 constexpr Job kSmall = {"1 KiB there and back", 1024, 1, 1, 200};
 
-/// Server with variables, and its client.
+/// Server that stores variables, and its client.
 class Servant {
  public:
   Servant() : handler_(store_) {
@@ -125,7 +125,7 @@ class Servant {
     const auto answers = pending.wait(soon());
     const bool is_whole =
         answers.size() == ids_.size() && answers.back().value->num_elements() * 4 == job.bytes;
-    if (!is_whole) fail(ErrorCode::kDataLoss, "push_pull_bench: a pull returned a wrong value");
+    if (!is_whole) fail(ErrorCode::kDataLoss, "push_pull_bench: a pull did not return all values");
   }
 
   // shared text, as optimizers use it
@@ -209,8 +209,8 @@ void run(int rounds, const std::string& wanted_job, const std::string& wanted_tu
     if (!turns.empty()) measure(job, std::move(turns), rounds);
   }
   std::printf(
-      "goals: grpc at 64 MiB at most 1.18 of the bare stream's time (0.85 of its speed), 1,000\n"
-      "variables pushed and pulled at most 1.50, a push of 1 KiB at most 135 us\n");
+      "goals: 64 MiB take at most 1.18 times as long as the bare stream (0.85 of its speed),\n"
+      "1,000 variables at most 1.50 times as long, and a push of 1 KiB at most 135 us\n");
 }
 
 }  // namespace

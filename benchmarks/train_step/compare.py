@@ -7,7 +7,7 @@
 Each round runs every program once, one after another, in separate processes. A ratio compares two runs of one round.
 Two threads of tutti are two replicas with one thread each. A ping-pong between the two CPUs before each round shows
 whether they were near (below 250 ns), far, or busy with other programs; the column "others" is the number of CPUs that
-those used. If they used any, look at the ratio of the fastest tenth of the steps. Lists what is not installed, with the
+other programs used. If it is not 0, look at the ratio of the fastest tenth of the steps. Lists missing peers, with the
 packages to install.
 """
 import argparse
@@ -29,7 +29,7 @@ import plot
 LIMITS = ("TUTTI_MAX_ISA", "ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "OPENBLAS_CORETYPE")
 HERE = pathlib.Path(__file__).resolve().parent
 IMAGES = ("cifar10_cnn", "small_cnn", "resnet20")
-NEAR_NS, FAR_NS = 250.0, 1000.0  # beyond: the CPUs were shared with others
+NEAR_NS, FAR_NS = 250.0, 1000.0  # above FAR_NS, other programs used the CPUs
 
 
 def parse_flags():
@@ -62,7 +62,7 @@ def module_version(python, module):
 
 
 class Contenders:
-    """Programs that are installed, and the names of missing ones."""
+    """Programs that are installed, and installation hints for missing programs."""
 
     def __init__(self, flags):
         self.flags = flags
@@ -70,7 +70,7 @@ class Contenders:
         self.missing = []
         for program in ("train_step", "floor_speeds"):
             if not (self.bin / program).exists():
-                sys.exit(f"compare.py: no {self.bin}/{program}; expected a build with oneDNN and "
+                sys.exit(f"compare.py: {self.bin}/{program} does not exist; expected a build with oneDNN and "
                          "-DTUTTI_BUILD_BENCHMARKS=ON")
         self.torch = []
         for python in flags.torch_python or ["/usr/bin/python3"]:
@@ -85,7 +85,7 @@ class Contenders:
         self.libtorch = (self.bin / "libtorch_train_step").exists()
         if not self.libtorch:
             self.missing.append("libtorch: apt-get install libtorch-dev, then configure again")
-        # The default limit gives equal bits on every machine; this measures what the limit costs.
+        # TUTTI_MAX_ISA=avx2 gives equal bits on different processors; an extra run measures its cost.
         self.wider = "avx512" in pathlib.Path("/proc/cpuinfo").read_text() and "TUTTI_MAX_ISA" not in os.environ
         blas = os.path.realpath("/etc/alternatives/libblas.so.3-x86_64-linux-gnu")
         if "/blas/" in blas:
@@ -93,7 +93,7 @@ class Contenders:
                                 "apt-get install libopenblas0-pthread")
 
     def commands(self, model, threads):
-        """Returns {name: command}. The others are compared with the first."""
+        """Returns {name: command}. All other programs are compared with the first."""
         layouts = ("default", "channels_last") if model in IMAGES else ("default",)
         tutti = str(self.bin / "train_step")
         runs = {"tutti": [tutti, "--replicas", str(threads)]}

@@ -34,7 +34,7 @@ class Count:
         self.first = True
 
     def product(self, places, inner, outer, bias=True, share=1.0):
-        """Adds a convolution with `places` outputs, of whose multiplications `share` counts, or a dense layer (places=1)."""
+        """Adds a convolution with `places` output positions, or a dense layer (places=1). `share`: fraction of products counted."""
         self.flops += 2 * places * inner * outer * share * (2 if self.first else 3)
         self.weights += inner * outer + (outer if bias else 0)
         self.first = False
@@ -90,7 +90,7 @@ def _resnet20(c):
 
 
 def _gpt(c, steps=128, features=128, layers=4, vocabulary=256):
-    c.first = False  # the embedding before it has a gradient
+    c.first = False  # the first product's input has a gradient, because an embedding precedes it
     for _ in range(layers):
         for inner, outer in ((features, 3 * features), (features, features), (features, 4 * features), (4 * features, features)):
             c.product(steps, inner, outer)

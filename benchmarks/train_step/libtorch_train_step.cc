@@ -1,5 +1,5 @@
-// Times the same training steps with libtorch: in one process, or with tutti/libtorch.h in several
-// processes under `tutti run`.
+// Times the training steps of train_step with libtorch: in one process, or with tutti/libtorch.h in
+// several processes under `tutti run`.
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/torch.h>
 
@@ -21,7 +21,7 @@ using tutti::benchmarks::RunOptions;
 struct Cifar10CnnImpl : nn::Module {
   nn::Conv2d conv1{nn::Conv2dOptions(3, 64, 5).padding(2)};
   nn::Conv2d conv2{nn::Conv2dOptions(64, 64, 5).padding(2)};
-  // torch divides alpha by the number of channels.
+  // torch divides alpha by the window size, 9.
   nn::LocalResponseNorm lrn{nn::LocalResponseNormOptions(9).alpha(0.001).beta(0.75).k(1.0)};
   nn::MaxPool2d pool{nn::MaxPool2dOptions(3).stride(2).padding(1)};
   nn::Linear dense1{2304, 384}, dense2{384, 192}, dense3{192, 10};
@@ -107,14 +107,17 @@ Network make_network(const std::string& model) {
             {784}};
   }
   if (model == "tiny") return {nn::Sequential(nn::Linear(10, 10)), {10}};
-  throw std::invalid_argument("--model " + model + ": libtorch_train_step has no such network");
+  throw std::invalid_argument(
+      "--model: expected cifar10_cnn, resnet20, small_cnn, mlp or tiny with libtorch, got " +
+      model);
 }
 
 int run(RunOptions options, std::int64_t threads, const std::string& layout) {
   options.check();
   const auto ranks = tutti::communicator_from_environment();
   if (options.replicas != 1)
-    throw std::invalid_argument("--replicas: expected 1; use tutti run -n");
+    throw std::invalid_argument("--replicas: expected 1, got " + std::to_string(options.replicas) +
+                                "; use tutti run -n");
   options.replicas = ranks->size();
   torch::set_num_threads(static_cast<int>(threads));
   torch::manual_seed(1);

@@ -10,12 +10,12 @@
 
 namespace tutti::benchmarks {
 
-/// Returns one batch of `rows` random examples and labels. For "gpt" these are tokens [rows, 128]
+/// Returns one batch of `rows` random examples and labels. For "gpt", they are tokens [rows, 128]
 /// and the following tokens; for other models, images or features with 10 classes.
 Dataset synthetic_data(const std::string& model, std::int64_t rows);
 
-/// Returns "cifar10_cnn", "small_cnn", "mlp", "resnet20", "gpt" or "tiny", with weights. It outputs
-/// logits [batch, 10], or for "gpt" [batch, 128, 256].
+/// Returns the network "cifar10_cnn", "small_cnn", "mlp", "resnet20", "gpt" or "tiny", with
+/// weights. Its outputs are logits [batch, 10], or [batch, 128, 256] for "gpt".
 std::unique_ptr<Model> make_model(const std::string& model);
 
 }  // namespace tutti::benchmarks

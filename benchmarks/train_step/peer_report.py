@@ -18,7 +18,7 @@ def parse_flags(description, layouts):
     parser.add_argument("--replicas", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--warmup", type=int, default=3, help="number of untimed first steps")
+    parser.add_argument("--warmup", type=int, default=3, help="number of untimed steps at the start")
     parser.add_argument("--seconds", type=float, default=20.0, help="time limit of the measurement, in seconds")
     parser.add_argument("--layout", choices=layouts, default=layouts[0])
     parser.add_argument("--json", action="store_true")
@@ -38,7 +38,8 @@ def seconds_since_start():
 
 
 def measure(flags, step):
-    """Times calls of step(), which must wait until it is done, and returns an object with the loss."""
+    """Times calls of step(), which ends when the step has finished and returns an object with the loss. Returns the seconds
+    until the end of the first step, the duration of each timed step, the CPUs used, and the last loss."""
     loss = step()
     first = seconds_since_start()
     for _ in range(1, flags.warmup):

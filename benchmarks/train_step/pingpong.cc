@@ -65,7 +65,7 @@ int main() {
   const bool pinned = pin_to(0);
   const double nanoseconds = serve_all(lines);
   waitpid(child, nullptr, 0);
-  if (!pinned) std::fprintf(stderr, "pingpong: could not choose the CPU\n");
+  if (!pinned) std::fprintf(stderr, "pingpong: cannot pin the process to CPU 0\n");
   std::printf("%.0f\n", nanoseconds);
   return pinned ? 0 : 1;
 }

@@ -1,6 +1,6 @@
 # Draws ratios as bars with whiskers, as SVG, with the standard library only.
 # SPDX-License-Identifier: Apache-2.0
-"""plot.py RESULTS.csv...    draws each file again, as a .svg next to it"""
+"""plot.py RESULTS.csv...    redraws each file as an .svg file next to it"""
 import csv
 import html
 import math
@@ -54,7 +54,7 @@ def write(path, rows, title):
 
 
 def read(path):
-    """Returns (rows, title) of a file that write() made."""
+    """Returns (rows, title) of a file that write() wrote."""
     with open(path, encoding="utf-8", newline="") as file:
         title = file.readline()[2:].strip()
         return [{key: value if key == "label" else float(value) for key, value in row.items()}

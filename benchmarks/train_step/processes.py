@@ -6,7 +6,7 @@
 The global batch does not depend on the number of processes. Runs are interleaved as in compare.py, and ratios compare
 runs of one round. "alone" is one process with the batch that each of several processes has. The remaining time of a step
 is spent on sums, on waiting for other processes, and on sharing caches and memory; more processes than cores also share
-the cores. "twice at once" is two such processes, which share only caches and memory.
+the cores. "twice at once" is two processes like "alone", which share only caches and memory.
 """
 import argparse
 import json
@@ -32,7 +32,7 @@ def parse_flags():
     parser.add_argument("--only", default="", help="only runs whose names contain one of these words, such as torch")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--max-others", type=float, default=float("inf"),
-                        help="repeats a run during which other programs used more CPUs than this, at most 10 times")
+                        help="other programs' CPU use above which a run is repeated, up to 10 runs in all")
     parser.add_argument("--torch-python", action="append", default=[],
                         help="a Python with torch; may be repeated; default /usr/bin/python3")
     parser.add_argument("--out", default="", help="writes OUT.json and OUT.txt")
@@ -112,7 +112,7 @@ def median(result, name, key):
 
 
 def reason(result, name, count, program):
-    """Returns a text about the time of a step in ms: the own part, which one process alone takes, and the remaining time."""
+    """Returns a text that splits the time of a step, in ms, into the time of one process alone and the remaining time."""
     name_alone = f"{program}1 process, alone with 1/{count} of the batch"
     if name_alone not in result["processes"]:
         return ""

@@ -36,7 +36,7 @@ def parse_flags(arguments=None):
     flags = parser.parse_args(arguments)
     flags.processes = [int(count) for count in flags.processes.split(",")]
     if flags.processes[0] != 1 or flags.rounds < 1 or flags.steps < 2:
-        parser.error("expected --processes that begin with 1, a round or more, and two steps or more")
+        parser.error("expected --processes to begin with 1, --rounds >= 1 and --steps >= 2")
     return flags
 
 
@@ -60,7 +60,7 @@ def run_once(flags, count):
         done = subprocess.run(command + ["--metrics-json", path], text=True, capture_output=True, check=False,
                               env=dict(os.environ, OMP_NUM_THREADS="1"))
         if done.returncode != 0:
-            sys.exit(f"scaling.py: {' '.join(command)} ended with {done.returncode}\n{done.stdout}{done.stderr}")
+            sys.exit(f"scaling.py: {' '.join(command)} exited with {done.returncode}\n{done.stdout}{done.stderr}")
         others = compare.cpu_busy_seconds() - busy - (own_seconds() - own)
         with open(path, encoding="utf-8") as file:
             return {**json.load(file), "foreign_cpus": max(0.0, others) / (time.monotonic() - begin)}

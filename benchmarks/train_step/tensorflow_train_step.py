@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# Times the same training steps with TensorFlow: a tf.function around Keras layers.
+# Times the training steps of train_step with TensorFlow: a tf.function around Keras layers.
 # SPDX-License-Identifier: Apache-2.0
 """--layout xla compiles the step (jit_compile). --replicas uses tf.distribute.MirroredStrategy."""
 import os
@@ -65,7 +65,7 @@ def make_model(name):
 
 def make_strategy():
     tf.config.threading.set_intra_op_parallelism_threads(FLAGS.threads)
-    # One inter-op thread per replica suffices, and is fastest.
+    # One inter-op thread per replica is the fastest setting.
     tf.config.threading.set_inter_op_parallelism_threads(FLAGS.replicas)
     if FLAGS.replicas == 1:
         return tf.distribute.get_strategy()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# Times the same training steps with PyTorch (1.13 or newer).
+# Times the training steps of train_step with PyTorch (1.13 or newer).
 # SPDX-License-Identifier: Apache-2.0
 """--threads 2 uses two threads, --replicas 2 two replicas with one thread each (gloo), --layout compiled torch.compile."""
 import os
@@ -11,7 +11,7 @@ import peer_report
 FLAGS = peer_report.parse_flags(__doc__, ("default", "channels_last", "compiled"))
 RANK = int(os.environ.get("TRAIN_STEP_RANK", "0"))
 WORKERS = []
-if FLAGS.replicas > 1 and RANK == 0:  # before torch is imported, so that imports overlap
+if FLAGS.replicas > 1 and RANK == 0:  # started before torch is imported, so that the imports overlap
     for rank in range(1, FLAGS.replicas):
         WORKERS.append(subprocess.Popen([sys.executable] + sys.argv, stdout=subprocess.DEVNULL,
                                         env=dict(os.environ, TRAIN_STEP_RANK=str(rank))))

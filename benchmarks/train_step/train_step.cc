@@ -30,7 +30,7 @@ std::unique_ptr<Strategy> make_strategy(const Options& options) {
         LocalStrategyOptions{.replicas = static_cast<int>(options.replicas)});
   }
   if (options.strategy == "multi_worker_mirrored") {
-    // For MultiWorkerOptions, 0 means one replica per worker.
+    // For MultiWorkerOptions, 0 means one replica per local device.
     const std::int64_t replicas = options.replicas > 1 ? options.replicas : 0;
     MultiWorkerOptions workers{.local = {.devices = options.devices.empty() ? "cpu:0" : devices,
                                          .replicas = static_cast<int>(replicas)}};
@@ -108,7 +108,7 @@ int main(int argc, char** argv) {
       {"auto", "none", "one_device", "mirrored", "multi_worker_mirrored", "tpu", "mesh"},
       "auto: none for one replica, else mirrored");
   flags.add_choice("--transport", options.transport, {"auto", "shm", "tcp"},
-                   "connection of workers (multi_worker_mirrored)");
+                   "connection between workers (multi_worker_mirrored)");
   flags.add("--mesh", options.mesh, "axes of --strategy mesh, such as data=2,model=2");
   flags.add("--devices", options.devices, "devices of the replicas; default cpu:0, cpu:1 ...");
   const int code = flags.parse(argc, argv);

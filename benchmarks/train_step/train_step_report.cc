@@ -75,9 +75,9 @@ void RunOptions::add_to(Flags& flags) {
   flags.add("--batch-size", batch_size, "global batch size; 0: the default of the model");
   flags.add("--replicas", replicas, "number of replicas, which share the batch");
   flags.add("--steps", steps, "maximum number of timed steps");
-  flags.add("--warmup", warmup, "number of untimed first steps");
-  flags.add("--seconds", seconds, "time limit, after at least 3 steps");
-  flags.add("--json", json, "prints one line of JSON");
+  flags.add("--warmup", warmup, "number of untimed steps at the start");
+  flags.add("--seconds", seconds, "time limit in seconds; at least 3 steps are timed");
+  flags.add("--json", json, "print one line of JSON");
 }
 
 void RunOptions::check() {

@@ -12,14 +12,14 @@
 
 namespace tutti::benchmarks {
 
-/// Flags that all programs share.
+/// Flags of train_step and libtorch_train_step.
 struct RunOptions {
   std::string model = "tiny";
   std::int64_t batch_size = 0;  // global batch size; 0: the model's default
   std::int64_t replicas = 1;
   std::int64_t steps = 30;
   std::int64_t warmup = 3;
-  double seconds = 20.0;  // time limit, but at least 3 steps are measured
+  double seconds = 20.0;  // time limit; at least 3 steps are measured
   bool json = false;
 
   void add_to(Flags& flags);

@@ -11,7 +11,7 @@
 
 namespace tutti::bench {
 
-/// Median, minimum and maximum over rounds, in seconds.
+/// Median, minimum and maximum over rounds: of seconds, or of a ratio.
 struct BenchTime {
   double median = 0.0;
   double min = 0.0;
@@ -31,7 +31,7 @@ struct BenchRow {
   std::size_t count = 0;
   std::optional<BenchCell> out_of_place;  // empty if the shape supports only in-place calls
   BenchCell in_place;
-  double largest_error = 0.0;  // maximum over this and smaller sizes; see ListErrors
+  double largest_error = 0.0;  // ListErrors::largest; for threads, over this and smaller sizes
   BenchTime floor;
   BenchTime of_floor;  // lower bound divided by the in-place time, within one round
 };

@@ -165,7 +165,7 @@ Json to_json(const BenchOptions& options, const BenchResults& results) {
 }
 
 void print_end(const BenchOptions& options, const BenchResults& results) {
-  // operations are skipped during the measurement, so the list is complete only now
+  // In a job, operations are skipped during the measurement, so the list is complete only now.
   if (options.shape == BenchShape::kProcesses) print_left_out(results);
   for (const std::string& name : options.op_names) {
     double sum = 0.0;
@@ -217,7 +217,7 @@ int bench_all_reduce_command(const BenchFlags& flags) {
   const std::size_t num_workers = training_tasks(resolver->cluster_spec()).size();
   const bool is_job = num_workers > 1;
   if (is_job && options.shape == BenchShape::kLocal) {
-    std::fprintf(stderr, "tutti: --shape local: expected one process, this is one of %zu\n",
+    std::fprintf(stderr, "tutti: --shape local: expected one process, got a job of %zu\n",
                  num_workers);
     return 2;
   }

@@ -1,4 +1,4 @@
-// Implements a fused addition over all replicas.
+// Implements the lower bound: a fused addition over all replicas.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/tutti_bench/bench_floor.h"
 

@@ -11,9 +11,9 @@
 namespace tutti::bench {
 
 /// Adds `num_bytes` of float32 from each of `replicas`, whose addresses are multiples of 64, and
-/// stores the sum in all of them. Each thread of the team must call this inside a job; it waits at
-/// a barrier, processes its part in one pass, and waits at a second barrier. Uses the same vector
-/// instructions as the library.
+/// stores the sum in all of them. Each thread of the team must call this inside a job. The call
+/// waits at a barrier, processes the thread's part in one pass, and waits at a second barrier.
+/// Uses the same vector instructions as the library.
 void floor_pass(BenchTeam& team, int thread, std::span<float* const> replicas,
                 std::size_t num_bytes);
 

@@ -20,13 +20,13 @@ std::size_t rounded_up(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-/// Element counts of the gradients of TensorFlow's CIFAR-10 tutorial: two 5x5 convolutions with 64
-/// filters, dense layers of 384, 192 and 10 units.
+/// Returns the element counts of the gradients of TensorFlow's CIFAR-10 tutorial: two 5x5
+/// convolutions with 64 filters, dense layers of 384, 192 and 10 units.
 std::vector<std::size_t> cifar10_cnn() {
   return {5 * 5 * 3 * 64, 64, 5 * 5 * 64 * 64, 64, 2304 * 384, 384, 384 * 192, 192, 192 * 10, 10};
 }
 
-/// Gradients of ResNet-50 for 1000 classes: 161 gradients with a total of 25.6 million elements.
+/// Returns the element counts of ResNet-50's 161 gradients for 1000 classes: 25.6 million in total.
 std::vector<std::size_t> resnet50() {
   std::vector<std::size_t> counts;
   const auto convolution = [&](std::size_t side, std::size_t inputs, std::size_t filters) {
@@ -194,7 +194,7 @@ ListErrors errors_of(std::span<const Elements> list, int num_ranks, ReduceOp op,
       if (difference <= tolerance(dtype_of<T>(), op, wanted)) continue;
       if (may_differ && std::isfinite(difference)) {
         errors.largest = std::max(errors.largest, difference / unit);
-        // The tolerance includes the rounding of sums.
+        // The 1e-6 allows for the rounding of sums.
         if (difference <= (max_relative_error + 1e-6) * unit && max_relative_error > 0) continue;
       }
       ++errors.num_wrong;

@@ -16,7 +16,7 @@ namespace tutti::bench {
 /// near the core that writes it first.
 class BenchMemory {
  public:
-  /// Throws kResourceExhausted.
+  /// Throws kResourceExhausted if there is not enough memory.
   explicit BenchMemory(std::size_t num_bytes);
   ~BenchMemory();
   BenchMemory(BenchMemory&& other) noexcept;

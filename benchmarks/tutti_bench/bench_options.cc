@@ -88,23 +88,24 @@ void BenchFlags::declare_all_reduce(Flags& flags) {
   flags.add("-b,--minbytes", min_bytes, "smallest size in bytes, or 1K, 4M, 1G");
   flags.add("-e,--maxbytes", max_bytes, "largest size");
   flags.add("-f,--stepfactor", step_factor, "factor from one size to the next");
-  flags.add("-i,--stepbytes", step_bytes, "difference between sizes; 0: uses the factor");
+  flags.add("-i,--stepbytes", step_bytes, "difference between sizes; 0: use the factor");
   flags.add("-n,--iters", iterations, "calls per round; 0: depends on the size");
   flags.add("-w,--warmup_iters", warm_up, "untimed calls before each round");
   flags.add("--rounds", rounds, "number of rounds; times are medians over them");
   flags.add_choice("--gradients", gradients, known_gradients(),
                    "network whose gradients are summed, scaled to the size");
   flags.add("--json", json, "file for the results");
-  flags.add("-c,--check", check, "1: checks results; 0: does not");
+  flags.add("-c,--check", check, "1: check the results; 0: do not check");
   flags.add("-d,--datatype", dtype, "float, double, half, bfloat16, int32, ...");
   flags.add("-o,--op", op, "sum, prod, min, max or avg");
   flags.add(
       "--replicas", replicas,
-      "number of ranks (threads) or replicas; in a job of several processes, these are the ranks");
+      "number of ranks (threads) or replicas; ignored in a job, where each process is a rank");
   flags.add("--op-names", op_names, "names separated by commas; empty: all registered names");
   flags.add("--plugin", plugin, "shared library with a cross-device operation");
-  flags.add("--plugin-options", plugin_options,
-            "options of the plugin's operation, or of all without --plugin: k=0.01,name=value");
+  flags.add(
+      "--plugin-options", plugin_options,
+      "options of the plugin's operation (without --plugin: of all), such as k=0.01,name=value");
   flags.add_choice(
       "--shape", shape, {"spread", "local"},
       "spread: each rank is a thread with its own memory; local: one call for all ranks");

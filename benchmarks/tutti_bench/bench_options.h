@@ -13,11 +13,11 @@
 
 namespace tutti::bench {
 
-/// kLocal: one object receives the buffers of all replicas in one call. kSpread: each rank is a
+/// kLocal: one object receives the buffers of all replicas in each call. kSpread: each rank is a
 /// thread with its own memory and communicator. kProcesses: each rank is a process.
 enum class BenchShape { kLocal, kSpread, kProcesses };
 
-/// Flags as entered, with the names and defaults of nccl-tests where it has the same flag.
+/// Flags as entered, with the names that nccl-tests gives to the same flags.
 struct BenchFlags {
   std::string min_bytes = "1K";
   std::string max_bytes = "64M";

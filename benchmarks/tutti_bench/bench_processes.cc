@@ -31,7 +31,7 @@ class RankMemory {
   std::optional<BenchMemory> own_;
 };
 
-/// Measurement of the lower bound, in process 0 with one replica per rank.
+/// Measurement of the lower bound, in process 0, for as many replicas as there are ranks.
 class Floor {
  public:
   Floor(int ranks, std::size_t num_bytes) : team_(std::min(ranks, num_hardware_threads())) {
@@ -83,7 +83,7 @@ class ProcessMeasurement {
     meeting_->all_reduce(ReduceOp::kMax, Elements(std::span(&failed, 1)));
     if (failed == 0) return "";
     end();
-    return reason.empty() ? "another process cannot use it" : reason;
+    return reason.empty() ? "another process cannot use this operation" : reason;
   }
   void end() {
     memory_.clear();

@@ -21,7 +21,7 @@ std::vector<std::unique_ptr<Communicator>> communicators_of(const std::string& n
   options.plugin_options = bench.plugin_options_of(name);
   auto communicators = in_process_communicators(size, options);
   if (communicators.front()->name() == name) return communicators;
-  // Some algorithms connect to their peers when they are created.
+  // Creates them concurrently, because some algorithms connect to their peers on creation.
   const auto transports = in_process_transports(size, /*shares_memory=*/false);
   const auto store = std::make_shared<InProcessStore>();
   BenchTeam team(size);
@@ -93,7 +93,7 @@ class LocalSubject final : public BenchSubject {
   }
   void out_of_place(std::span<const BenchRank>, int) override {
     fail(ErrorCode::kInternal,
-         "expected an in-place call of a local operation, got an out-of-place call");
+         "tutti bench: --shape local: expected an in-place call, got an out-of-place call");
   }
 
  private:

@@ -69,7 +69,8 @@ void SpinBarrier::wait() {
       pause_once();
       continue;
     }
-    if (aborted_.load()) fail(ErrorCode::kAborted, "another thread of this measurement failed");
+    if (aborted_.load())
+      fail(ErrorCode::kAborted, "tutti bench: another thread of this measurement failed");
     sched_yield();
   }
 }
@@ -151,7 +152,7 @@ CallPlan plan_calls(int iterations, int warm_up, std::size_t num_bytes) {
 
 namespace {
 
-/// Times of the slowest thread in each batch.
+/// Times of each thread in each batch.
 class BatchTimes {
  public:
   BatchTimes(int num_threads, int num_batches)

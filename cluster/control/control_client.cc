@@ -118,7 +118,7 @@ class ControlSession final : public ControlClient {
   CondVar changed_;
   std::shared_ptr<JobStream> stream_ TUTTI_GUARDED_BY(mutex_);
   std::vector<Verdict> verdicts_ TUTTI_GUARDED_BY(mutex_);
-  std::optional<Error> ended_ TUTTI_GUARDED_BY(mutex_);  // the reason why calls fail
+  std::optional<Error> ended_ TUTTI_GUARDED_BY(mutex_);  // error that later calls throw
   std::string failure_ TUTTI_GUARDED_BY(mutex_);         // last text passed to note_failure()
   bool has_reported_unwinding_ TUTTI_GUARDED_BY(mutex_) = false;
   bool stopping_ TUTTI_GUARDED_BY(mutex_) = false;
@@ -131,8 +131,8 @@ constexpr int kDamagedHandshakes = 3;
 
 TimePoint now() { return Clock::system().now(); }
 
-/// Returns true if the call failed because of its connection rather than its request, and may
-/// therefore be repeated.
+/// Returns true if the connection, rather than the request, caused the failure, so that the call
+/// may be repeated.
 bool is_of_connection(const grpc::Status& status, const grpc::ClientContext& context) {
   if (is_of_handler(context)) return false;
   const grpc::StatusCode code = status.error_code();
@@ -194,7 +194,7 @@ class JobStream final : public StreamToServer<v1::MemberReport, v1::JobEvent> {
     MutexLock lock(mutex_);
     unsent_.pop_front();
     is_writing_ = false;
-    if (!ok) {  // the stream stays open: the server's last messages are still unread
+    if (!ok) {  // the stream stays open, because the server's last messages may be unread
       can_write_ = false;
       unsent_.clear();
     }
@@ -437,7 +437,7 @@ std::optional<Verdict> ControlSession::judge_server(TimePoint time) const {
   }
   if (silence < longest_silence(state, silent_after(), unreachable_after())) return std::nullopt;
   if (state.is_busy()) return std::nullopt;
-  return verdict_on_server(VerdictKind::kStopped, concat("is silent for ", time_text, " s"));
+  return verdict_on_server(VerdictKind::kStopped, concat("has been silent for ", time_text, " s"));
 }
 
 Verdict ControlSession::verdict_on_server(VerdictKind kind, const std::string& what) const {

@@ -1,5 +1,5 @@
-// ControlClient: a process's membership in its job, including the store, verdicts and stop
-// agreement.
+// ControlClient: a process's membership in its job, with access to the job's store, verdicts and
+// stop agreement.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22,8 +22,8 @@ namespace tutti {
 
 /// A member of a job. Its thread sends the progress of this process at the server's heartbeat
 /// interval (250 ms by default), and receives verdicts. It replaces a broken connection and repeats
-/// interrupted calls as long as the server considers this process alive. The loss of the server
-/// itself is reported as a verdict on the task that hosts it, and later calls throw kUnavailable.
+/// interrupted calls while the server considers this process alive. The loss of the server itself
+/// is reported as a verdict on the task that hosts it, and later calls throw kUnavailable.
 /// Thread-safe.
 class ControlClient : public KeyValueStore {
  public:
@@ -48,25 +48,25 @@ class ControlClient : public KeyValueStore {
     }
     return std::nullopt;
   }
-  /// Reports "worker 2: <message>" to the other members. Returns when the server has received it,
-  /// or after 1 s.
+  /// Reports "worker 2: <message>" to the other members. Returns when the server has received the
+  /// report, or after 1 s.
   virtual void report_failure(const Error& error) noexcept = 0;
   /// Reports that the connection to another member broke. `last_verdict` is the number of the last
   /// fatal verdict before the connection was made; 0: none. All members receive a kDisconnected
-  /// verdict, "worker 0 lost its connection to worker 1: <why>", unless the peer has exited or
-  /// there is a newer fatal verdict, for example from the peer's own report. Returns once the
-  /// server has received the report. Throws kInvalidArgument if the peer is not another member,
-  /// kDeadlineExceeded after 1 s, and kUnavailable if the server has exited or has given up on this
-  /// process.
+  /// verdict, "worker 0 lost its connection to worker 1: <why>", unless one of the two members has
+  /// left or was given up, or there is a newer fatal verdict, for example from the peer's own
+  /// report. Returns once the server has received the report. Throws kInvalidArgument if the peer
+  /// is not another member, kDeadlineExceeded after 1 s, and kUnavailable if the server has exited
+  /// or has given up on this process.
   virtual void report_disconnection(const MemberTask& peer, std::uint64_t last_verdict,
                                     std::string_view why) = 0;
 
-  /// Stores the text of an error that may end this process; "" clears it. Does not send it.
+  /// Stores the text of an error that may end this process; "" clears it. Does not send the text.
   virtual void note_failure(std::string_view text) = 0;
 
-  /// Requests that all members stop after a step that they agree on. Returns immediately; later
-  /// requests have no effect. Must not be called in signal handlers, which should set a flag that
-  /// the training loop reads.
+  /// Requests that all members stop after a step that they agree on. Returns once the server has
+  /// received the request, before the agreement; later requests have no effect. Must not be called
+  /// in signal handlers, which should set a flag that the training loop reads.
   virtual void request_stop(std::string_view reason) = 0;
   /// Returns the step after which every member stops; nullopt if there was no request or no
   /// agreement yet.
@@ -88,11 +88,11 @@ class ControlClient : public KeyValueStore {
   virtual void report_unwinding() noexcept = 0;
 };
 
-/// Joins the job at "grpc://127.0.0.1:4711". Throws kDeadlineExceeded with the address and the last
-/// refusal; kUnavailable within seconds if this machine can never reach the address;
-/// kInvalidArgument for an invalid target; kFailedPrecondition if the server refuses the process
-/// (versions, numerics, job or secret differ, or the task has already joined); kUnimplemented in a
-/// build without gRPC.
+/// Joins the job whose control server is at `target`, such as "grpc://127.0.0.1:4711". Throws
+/// kDeadlineExceeded with the address and the reason of the last failed attempt; kUnavailable
+/// within seconds if this machine can never reach the address; kInvalidArgument for an invalid
+/// target; kFailedPrecondition if the server refuses the process (versions, numerics, job or secret
+/// differ, or the task has already joined); kUnimplemented in a build without gRPC.
 std::unique_ptr<ControlClient> connect_control(const std::string& target, const MemberTask& self,
                                                const ControlOptions& options = {});
 

@@ -23,9 +23,9 @@ void check_durations(const HealthOptions& health) {
                         health.abort_stuck_after >= health.warn_stuck_after;
   if (in_order) return;
   fail(ErrorCode::kInvalidArgument,
-       "ControlServer: expected heartbeat_every above 0, silent_after at least twice that, "
-       "unreachable_after not below silent_after, and abort_stuck_after not below "
-       "warn_stuck_after");
+       "ControlServer: expected heartbeat_every > 0, silent_after >= 2 * heartbeat_every, "
+       "unreachable_after >= silent_after, and abort_stuck_after >= warn_stuck_after > 0; "
+       "correct the HealthOptions");
 }
 
 /// Returns the state of a process on this machine; unknown for processes on other machines.

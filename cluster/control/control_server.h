@@ -1,4 +1,4 @@
-// ControlServer: hosts a job's key-value store and watches its members.
+// ControlServer: hosts a job's key-value store and monitors the job's members.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,7 +17,7 @@ namespace tutti {
 /// Address, admitted tasks and failure detection of a control server.
 struct ControlServerOptions {
   /// Address of this machine; port 0 selects a free port. It must be a loopback address if the
-  /// server has neither a secret nor TLS.
+  /// server has neither a secret nor TLS, unless allow_insecure_network is set.
   std::string address = "127.0.0.1:0";
   std::string job_id = {};
   JobSecret secret = {};
@@ -37,7 +37,7 @@ struct ControlServerOptions {
 
 /// A running server of the gRPC service tutti.v1.Job (cluster/proto/job.proto), which any gRPC
 /// client of the job can call. With a loopback address, it listens on a UNIX-domain socket that
-/// only this user can access, not on a port. Its threads end with it. Thread-safe.
+/// only this user can access, not on a port. The destructor ends its threads. Thread-safe.
 class ControlServer {
  public:
   /// Starts a server. Throws kUnavailable for an unusable address (naming the process that uses the
@@ -46,7 +46,7 @@ class ControlServer {
   static std::unique_ptr<ControlServer> start(const ControlServerOptions& options = {});
   virtual ~ControlServer() = default;
 
-  /// Returns "grpc://127.0.0.1:4711".
+  /// Returns the address for clients, such as "grpc://127.0.0.1:4711".
   virtual std::string target() const = 0;
   virtual std::vector<Member> members() const = 0;
   std::vector<Verdict> verdicts() const { return verdicts_after(0); }

@@ -1,9 +1,9 @@
 // Implements JobService: joining, reports, failure detection and the methods of the service.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A *record* is a process that has joined, and lives as long as the server; a *link* is one of its
-// streams. A process that lost its stream opens a new stream and keeps its record; a restarted task
-// is a new process with a new record.
+// A *record* describes a process that has joined, and exists until the server ends. A *link* is one
+// of the process's streams. A process that lost its stream opens a new stream and keeps its record;
+// a restarted task is a new process with a new record.
 #include "cluster/control/job_service.h"
 
 #include <algorithm>
@@ -72,8 +72,8 @@ std::string JobService::refusal_of(const v1::Build& build, const JoiningProcess&
   }
   const MemberRecord* const before = newest_of(task);
   if (before != nullptr && process.who.incarnation < before->joined.who.incarnation) {
-    return concat(task.to_string(), " was restarted ", before->joined.who.incarnation,
-                  " times already; this process is an older one (", process.who.incarnation, ")");
+    return concat(task.to_string(), " already runs after restart ", before->joined.who.incarnation,
+                  "; this process is from restart ", process.who.incarnation);
   }
   return "";
 }
@@ -150,8 +150,8 @@ grpc::Status JobService::join(std::shared_ptr<MemberLink> link, const v1::JoinRe
   MemberRecord* record = newest_of(process.who.task);
   const bool is_same_process = record && record->joined.process == process.process;
   if (is_same_process && record->status != MemberRecord::Status::kHere) {
-    return refused(
-        concat(record->joined.who.to_string(), " was given up and cannot join again; restart it"));
+    return refused(concat(record->joined.who.to_string(),
+                          " left the job or was given up, and cannot join again; restart it"));
   }
   if (record && !is_same_process && has_left_for_next_server(*record, process)) {
     return {grpc::StatusCode::UNAVAILABLE,
@@ -214,9 +214,8 @@ bool JobService::report(const MemberLink* link, const v1::MemberReport& report) 
   MemberRecord& record = *from->record;
   const TimePoint now = clock_.now();
   record.last_heard = now;
-  // A member that the server gave up on, or that has left, may have a successor, so its reports
-  // must not change anything. Its last progress has already arrived in Leave, which overtook this
-  // report.
+  // A member that has left or was given up may have a successor, so its reports must not change
+  // anything. If it left, Leave has overtaken this report and contained the last progress.
   if (record.status != MemberRecord::Status::kHere) return true;
   if (report.has_progress()) {
     note(record, from_proto(report.progress()));
@@ -308,9 +307,8 @@ void JobService::send_verdicts(Link& link) {
   if (event.has_history()) link.link->send(event);
 }
 
-/// Sends verdicts in batches, because in large jobs all members join and leave within a second.
-/// With one message per pair of members, sending verdicts took a twelfth of the processor time
-/// while 64 processes were starting.
+/// Sends verdicts in batches, because in large jobs all members join and leave within a second. One
+/// message per pair of members would take a twelfth of the processor time while 64 processes start.
 void JobService::broadcast_verdicts(TimePoint now) {
   for (Link& link : links_) send_verdicts(link);
   const auto eighths = static_cast<int>(links_.size() / 8);
@@ -382,7 +380,7 @@ Error given_up(const MemberRecord& record) {
 
 }  // namespace
 
-/// A call that is answered as soon as its reply is available. gRPC owns it until OnDone().
+/// A call that is answered as soon as its reply is available. gRPC owns the call until OnDone().
 class JobService::WaitingCall final : public Reactor {
  public:
   WaitingCall(JobService& service, Context& context, std::uint64_t member,
@@ -544,8 +542,8 @@ JobService::Reactor* JobService::ReportDisconnection(Context* context,
            ", which is not another member of the job");
     }
     if (request->last_verdict() > verdicts_.size()) {
-      fail(ErrorCode::kInvalidArgument, "control: ", who, " reports that its last verdict was ",
-           "number ", request->last_verdict(), "; expected at most ", verdicts_.size());
+      fail(ErrorCode::kInvalidArgument, "control: ", who, " reported last verdict number ",
+           request->last_verdict(), "; expected at most ", verdicts_.size());
     }
     // True for a fatal verdict that this member has not received: either the peer's report of this
     // disconnection, or a verdict with a more precise reason.
@@ -594,7 +592,7 @@ JobService::Reactor* JobService::Leave(Context* context, const v1::LeaveRequest*
 
 namespace {
 
-// Join streams, one per member.
+/// Limit on the bytes queued for one member; exceeding it cancels the member's stream.
 
 constexpr std::size_t kMostUnsent = std::size_t{64} << 20;
 
@@ -619,7 +617,8 @@ class JobService::Stream final : public grpc::ServerBidiReactor<v1::MemberReport
     }
     if (has_joined_) service_.closed(this);
     // The peer disconnected or sent an invalid message.
-    finish(ok ? grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "expected Join, then reports")
+    finish(ok ? grpc::Status(grpc::StatusCode::INVALID_ARGUMENT,
+                             "control: expected a join report first, then other reports")
               : grpc::Status::OK);
   }
   void OnWriteDone(bool ok) override {

@@ -1,5 +1,5 @@
-// JobService: the gRPC service of a job's control server, with members, store, verdicts and stop
-// agreement.
+// JobService: the gRPC service of a job's control server. Maintains members, store, verdicts and
+// the stop agreement.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -44,7 +44,7 @@ class StoreTable {
   std::map<std::string, std::string> values_;
 };
 
-/// The stream to one member. Both functions return immediately and never call the service.
+/// Stream to one member. Its functions return immediately and never call the service.
 class MemberLink {
  public:
   virtual ~MemberLink() = default;
@@ -52,7 +52,8 @@ class MemberLink {
   virtual void close() = 0;
 };
 
-/// Implements the service. Holds its mutex while it calls links and finishes calls. Thread-safe.
+/// Implements the service Job. Holds its mutex while it calls links and finishes calls.
+/// Thread-safe.
 class JobService final : public v1::Job::CallbackService {
  public:
   using Context = grpc::CallbackServerContext;
@@ -77,9 +78,9 @@ class JobService final : public v1::Job::CallbackService {
 
   // Events of a Join stream.
 
-  /// Handles a new stream. Returns OK if it is accepted, else a status with the reason.
+  /// Handles a new stream. Returns OK if the stream is accepted, else a status with the reason.
   grpc::Status join(std::shared_ptr<MemberLink> link, const v1::JoinRequest& request);
-  /// Handles a report. Returns false if it is invalid; the caller then closes the stream.
+  /// Handles a report. Returns false if the report is invalid; the caller then closes the stream.
   bool report(const MemberLink* link, const v1::MemberReport& report);
   void closed(const MemberLink* link);
 
@@ -126,7 +127,8 @@ class JobService final : public v1::Job::CallbackService {
   Reactor* answer(Context* context, std::uint64_t member,
                   const std::function<void(MemberRecord&)>& body);
   /// Finishes the call of a member, or of an observer if `member` is 0, as soon as `fill` has
-  /// produced the reply. `is_for_all`: waits until all members have joined.
+  /// produced the reply. `is_for_all`: after the first try, calls `fill` only once all members have
+  /// joined.
   Reactor* answer_when(Context* context, std::uint64_t member, std::function<bool()> fill,
                        bool is_for_all = false);
   void answer_waiting() TUTTI_REQUIRES(mutex_);

@@ -1,4 +1,4 @@
-// Joins a job, at an address from the environment or one that the tasks exchange in messages.
+// Joins a job whose server's address is in the environment or is broadcast by task 0.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/control/join_job.h"
 
@@ -98,7 +98,8 @@ std::size_t num_machines(Communicator& communicator, std::int64_t own) {
   return std::set<std::int64_t>(all.begin(), all.end()).size();
 }
 
-/// Starts the server in task 0. Sets `server` if the result is kAt.
+/// Starts the server in task 0, and returns the message for the other tasks. Sets `server` if the
+/// message's kind is kAt.
 Invitation host(const std::vector<MemberTask>& tasks, const JoinOptions& options,
                 ControlOptions client, std::size_t machines,
                 std::unique_ptr<ControlServer>& server) {
@@ -111,11 +112,12 @@ Invitation host(const std::vector<MemberTask>& tasks, const JoinOptions& options
     return invitation;
   }
   if (asked.empty() && machines > 1) {
-    log_warning(concat("workers: ", machines,
-                       " machines, but no control server, so a stopped or stuck worker is detected "
-                       "only at the deadline of a call; set TUTTI_CONTROL=grpc://host:port with a "
-                       "free port on the machine of ",
-                       tasks.front().to_string()));
+    log_warning(
+        concat("workers: the job spans ", machines,
+               " machines, but has no control server, so a stopped or stuck worker is "
+               "detected only at the deadline of a call; set TUTTI_CONTROL=grpc://host:port with a "
+               "free port on the machine of ",
+               tasks.front().to_string()));
     return invitation;
   }
   try {

@@ -46,11 +46,11 @@ ControlPlane join_job(const std::vector<MemberTask>& tasks, std::size_t self,
 /// addresses, such as the ranks of an MPI job; task i is rank i of `communicator`. Task 0 hosts the
 /// server at the address in its TUTTI_CONTROL, which must be an address of its machine. If
 /// TUTTI_CONTROL is unset and all tasks are on one machine, task 0 uses a free port of the loopback
-/// interface. If it is unset and the tasks are on several machines, there is no server: task 0 logs
-/// a line, and `client` is null on all tasks. Task 0 broadcasts the address, and a new secret
-/// unless the environment or `options` provide one. Returns when all tasks have joined. Throws the
-/// same errors as join_job(). If task 0 cannot host the server, throws kUnavailable with task 0's
-/// reason on all tasks.
+/// interface. If it is unset, and the tasks are on several machines or the build has no gRPC, there
+/// is no server: task 0 logs a warning, and `client` is null on all tasks. Task 0 broadcasts the
+/// address, and a new secret unless the environment or `options` provide one. Returns when all
+/// tasks have joined. Throws the same errors as join_job(). If task 0 cannot host the server,
+/// throws kUnavailable with task 0's reason on all tasks.
 ControlPlane connect_job(const std::vector<MemberTask>& tasks, Communicator& communicator,
                          const JoinOptions& options = {});
 

@@ -1,4 +1,4 @@
-// Members and verdicts as text, progress for heartbeats, and the rules for failure detection.
+// Implements Member, ProgressTracker and the rules of failure detection.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/control/member.h"
 
@@ -139,7 +139,8 @@ std::string place_of(const Position& position, TimePoint now) {
                   other.group, "'");
   }
   const std::string& phase = position.record->progress.phase;
-  return concat("is in user code for ", time, " s", phase.empty() ? "" : concat(" (", phase, ")"),
+  return concat("has been in user code for ", time, " s",
+                phase.empty() ? "" : concat(" (", phase, ")"),
                 position.group->call.empty() ? ", before its first collective"
                                              : concat(", after ", position.group->call));
 }
@@ -180,11 +181,11 @@ std::optional<Finding> judge_missing(const Position& p, const Wait& wait, TimePo
   const std::string who = record.joined.who.to_string();
   if (record.status == MemberRecord::Status::kLeft) {
     if (wait.longest < kLeaversGrace || !record.aborted.insert(key).second) return std::nullopt;
-    return Finding{record.number, VerdictKind::kLeft, true, ErrorCode::kUnavailable,
-                   concat(who, " has left the job in step ", record.progress.step, ", but ",
-                          describe_wait(wait),
-                          " for it; it ended normally: do all workers make the same number of "
-                          "steps?")};
+    return Finding{
+        record.number, VerdictKind::kLeft, true, ErrorCode::kUnavailable,
+        concat(who, " has left the job in step ", record.progress.step, ", but ",
+               describe_wait(wait),
+               " for it; it ended normally; expected the same number of steps on all workers")};
   }
   const bool is_fatal = wait.longest >= options.abort_stuck_after;
   if (!is_fatal && wait.longest < options.warn_stuck_after) return std::nullopt;
@@ -262,8 +263,8 @@ namespace {
 //
 // Every member must make the same calls in the same order across all groups. If two members wait
 // for each other, one of them has skipped a call or made an extra one. In a correct program, no
-// such wait is ever reported, even if the reports are from different times, as long as each report
-// is consistent in itself.
+// such wait is ever reported, even if the reports are from different times, provided that each
+// report is consistent in itself.
 
 bool is_inside(const GroupProgress& group) { return group.entered > group.finished; }
 
@@ -307,8 +308,8 @@ std::map<std::string_view, std::uint64_t> last_outside(const std::vector<Waiter>
   return last;
 }
 
-/// Returns the members of `waiters` that wait for other members of `waiters`, with the calls in
-/// which they do so.
+/// Returns the members of `waiters` that wait for other members of `waiters`, and the calls in
+/// which they wait.
 std::vector<Waiter> find_mutual_waiters(std::vector<Waiter> waiters) {
   for (std::size_t before = 0; before != waiters.size();) {
     before = waiters.size();
@@ -377,7 +378,7 @@ std::optional<Finding> find_deadlock(const std::vector<MemberRecord*>& records, 
       waiters.front().record->number, VerdictKind::kStuck, true, ErrorCode::kInvalidArgument,
       concat(brief_list(names_of(waiters)), " wait for each other: ", join(sentences, "; "),
              "; expected the same calls in the same order on every worker; make "
-             "these on all of them, not only where is_chief() is true")};
+             "these calls on all workers, not only where is_chief() is true")};
 }
 
 }  // namespace tutti::internal

@@ -22,7 +22,7 @@ namespace tutti {
 
 /// A task of the cluster, such as "worker 2", with its address from TF_CONFIG.
 struct MemberTask {
-  std::string job = "worker";  // such as chief, worker, ps, evaluator; 1 to 15 lower-case letters
+  std::string job = "worker";  // such as chief, worker, ps, evaluator
   int index = 0;
   std::string address = {};  // "host:port"; for messages
   std::string to_string() const;
@@ -30,7 +30,7 @@ struct MemberTask {
   bool operator==(const MemberTask&) const = default;
 };
 
-/// A process that has joined as a task.
+/// A task of the job, and the process that runs it (pid 0 if no process has joined as this task).
 struct Member {
   MemberTask task = {};
   std::uint64_t incarnation = 0;  // number of restarts of the task before this process
@@ -43,10 +43,11 @@ struct Member {
   bool operator==(const Member&) const = default;
 };
 
+/// Kind of a verdict on a member ("it").
 enum class VerdictKind : std::uint8_t {
-  kDead = 1,          // its connection closed and was not replaced
-  kStopped = 2,       // its process exists but is silent
-  kStuck = 3,         // alive, but other members wait for it in a collective
+  kDead = 1,          // its process exited, or its connection was lost
+  kStopped = 2,       // it is silent, but its process is not known to have exited
+  kStuck = 3,         // it is alive, but other members wait for it in a collective
   kFailed = 4,        // it reported an error
   kLeft = 5,          // it left normally
   kJoined = 6,        // it joined, possibly as a restarted process
@@ -141,8 +142,9 @@ struct MemberRecord {
   TimePoint disconnected_at;
   MemberProgress progress;
   TimePoint progress_at;
-  bool has_stood_still = false;  // true if the last two reports list the same calls
-  std::set<std::pair<std::string, std::uint64_t>> warned, aborted;  // (group, collective)
+  bool has_stood_still = false;  // true if the last two reports have equal call counts
+  // Collectives for which a finding was returned: (group, number of the collective).
+  std::set<std::pair<std::string, std::uint64_t>> warned, aborted;
 };
 
 /// Returns the state of a member's process; kUnknown if it runs on another machine.
@@ -170,8 +172,8 @@ std::optional<Finding> judge_silence(const MemberRecord& record, TimePoint now,
 std::vector<Finding> find_stuck(const std::vector<MemberRecord*>& records, TimePoint now,
                                 const HealthOptions& options);
 
-/// Returns true if `a` and `b` have the same calls. The groups in a report are read at slightly
-/// different times, so a single report may show a state that never existed.
+/// Returns true if `a` and `b` have equal call counts in all groups. The groups in a report are
+/// read at slightly different times, so a single report may show a state that never existed.
 bool has_same_calls(const MemberProgress& a, const MemberProgress& b);
 
 /// Finds deadlocks: sets of members that each wait in a collective that another member has not

@@ -3,8 +3,8 @@
 //
 // The server proposes a step. A member accepts unless it is already past this step. If it accepts,
 // it waits at the end of the step for the final decision. If a member is past the step, the server
-// proposes a later step in a new *round*. The step is final when all reachable members have
-// accepted it.
+// proposes a later step in a new *round*. The step is final when all remaining members have
+// accepted it, or when the time limit for answers passes.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,8 @@ class StopAgreement {
   /// Removes a lost member. Returns the final proposal if only this member's answer was missing.
   std::optional<v1::StopProposal> forget(std::uint64_t member);
   std::optional<v1::StopProposal> tick(TimePoint now);
-  /// Returns the pending proposal, for a member that is joining; nullopt if there is none.
+  /// Returns the newest proposal, pending or final, for a member that is joining; nullopt before
+  /// the first request.
   const std::optional<v1::StopProposal>& current() const { return proposal_; }
 
  private:

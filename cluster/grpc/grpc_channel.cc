@@ -1,4 +1,4 @@
-// Channel credentials, limits, and parsing of gRPC's error texts.
+// Implements channels: credentials, retries until a server answers, and parsing of gRPC's errors.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/grpc/grpc_channel.h"
 
@@ -155,13 +155,13 @@ void reach_server(const ServerTarget& server,
     if (!last.is_hopeless) last_hope = Clock::system().now();
     if (Clock::system().now() - last_hope >= durations::kHopelessLongEnough) {
       fail(ErrorCode::kUnavailable, server.who, " cannot reach ", server.name, ": ", reason,
-           "; waiting does not help; correct ", server.address_in,
+           "; waiting longer will not help; correct ", server.address_in,
            ", or this machine's names, interfaces, routes or port range");
     }
     if (Clock::system().now() >= deadline) {
       fail(ErrorCode::kDeadlineExceeded, server.who, " did not reach ", server.name, " within ",
            seconds_text(server.timeout), " s: ", reason,
-           "; start it, or check its address and its log");
+           "; start the server, or check its address and its log");
     }
     if (Clock::system().now() >= say_at) {
       log_warning(concat(server.who, " has waited ", seconds_text(Clock::system().now() - begin),

@@ -1,4 +1,4 @@
-// Channels to a job's gRPC servers: connecting, errors, and the end of a stream.
+// Channels to a job's gRPC servers: connecting, errors, and client streams.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -38,13 +38,14 @@ struct GrpcOptions {
 /// throws kResourceExhausted, naming the limits to raise; gRPC itself would abort the process.
 void initialize_grpc();
 
-/// Opens a channel to a GrpcServer with the same options. The first call connects it. Channels do
-/// not share connections, so a new channel is independent of a broken one.
+/// Opens a channel to a GrpcServer with the same options. The first call connects the channel.
+/// Channels do not share connections, so a new channel is independent of a broken one.
 std::shared_ptr<grpc::Channel> open_channel(const GrpcOptions& options);
 
 /// Returns the status with which to finish a call that failed with a handler's error.
 grpc::Status to_status(grpc::ServerContextBase& context, const Error& error);
-/// Returns true if a handler returned the error; a channel's own errors may be transient.
+/// Returns true if a handler, rather than the channel, returned the error. A channel's errors may
+/// be transient.
 bool is_of_handler(const grpc::ClientContext& context);
 Error to_error(const grpc::Status& status);
 
@@ -54,12 +55,12 @@ std::string connect_reason(const grpc::Status& status);
 /// Result of an attempt to reach a server.
 struct ConnectAttempt {
   bool is_done = false;
-  std::string reason = {};             // reason of the failure
-  bool is_final = false;               // the server refuses, so retrying is pointless
-  bool is_connection_refused = false;  // connection refused
-  bool is_hopeless = false;            // this machine cannot reach the address
-  bool is_other_job = false;           // the TLS handshake failed
-  bool is_cut_short = false;           // true if the deadline ended the attempt
+  std::string reason = {};  // reason of the failure
+  bool is_final = false;    // the server refuses, so retrying is pointless
+  bool is_connection_refused = false;
+  bool is_hopeless = false;   // this machine cannot reach the address
+  bool is_other_job = false;  // the TLS handshake failed: perhaps the server has another secret
+  bool is_cut_short = false;  // true if the deadline ended the attempt
 };
 /// Returns a failed attempt if the address is local and no process listens there; otherwise
 /// nullopt.
@@ -134,14 +135,14 @@ class StreamToServer : public grpc::ClientBidiReactor<Request, Response> {
   Event done_;
   Mutex mutex_;
   CondVar changed_;
-  bool is_open_ TUTTI_GUARDED_BY(mutex_) = true;  // messages may still arrive
+  bool is_open_ TUTTI_GUARDED_BY(mutex_) = true;  // true if messages may still arrive
   bool can_write_ TUTTI_GUARDED_BY(mutex_) = true;
   bool is_writing_ TUTTI_GUARDED_BY(mutex_) = false;
   bool has_released_ TUTTI_GUARDED_BY(mutex_) = false;
   grpc::Status status_ TUTTI_GUARDED_BY(mutex_);
 };
 
-// First connection to a server of the job, with retries until success becomes impossible.
+// First connection to a server of the job, with retries.
 
 /// Names of a server and of its settings, for messages about connecting to it.
 struct ServerTarget {

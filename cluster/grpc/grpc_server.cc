@@ -1,4 +1,4 @@
-// Listening, admission of connections, and local sockets.
+// Implements GrpcServer: listening, admission of connections, and local sockets.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/grpc/grpc_server.h"
 
@@ -102,7 +102,7 @@ GrpcServer::GrpcServer(const GrpcOptions& options, const std::vector<grpc::Servi
   server_ = builder.BuildAndStart();
   if (!server_) {
     fail(ErrorCode::kUnavailable, "grpc: cannot listen on ", endpoint_.to_string(),
-         "; expected space for a socket in /tmp; free some space there");
+         "; expected space for a socket in /tmp or TMPDIR; free some space there");
   }
   if (acceptor_) thread_ = Executor::system().start("grpc-listener", [this] { accept_all(); });
 }
@@ -186,7 +186,7 @@ void make_private_folder(const std::string& path) {
   const int reason = errno;
   fail(ErrorCode::kUnavailable, "local socket: ", path, ": expected a folder owned by user ",
        ::geteuid(), " with mode 0700, got ",
-       is_made ? concat("one owned by user ", found.st_uid, "; remove it")
+       is_made ? concat("one owned by user ", found.st_uid, " or with another mode; remove it")
                : concat(std::strerror(reason),
                         "; use TMPDIR=FOLDER with a folder that this user can write to, "
                         "the same for all processes"));
@@ -276,7 +276,7 @@ std::string LocalSocketClaim::try_to_lock(Duration patience) {
     const std::string pid = std::to_string(::getpid());
     (void)!::ftruncate(lock.get(), 0);
     (void)!::pwrite(lock.get(), pid.data(), pid.size(), 0);
-    ::unlink(path_.c_str());  // left by a killed process
+    ::unlink(path_.c_str());  // socket of a killed process
     lock_ = std::move(lock);
     return "";
   }

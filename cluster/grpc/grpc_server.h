@@ -70,13 +70,13 @@ class GrpcServer {
 
   /// Returns the address with the assigned port.
   const Endpoint& endpoint() const { return endpoint_; }
-  /// Stops accepting calls, and cancels those that do not end within `grace`.
+  /// Stops accepting calls, and cancels calls that do not end within `grace`.
   void shutdown(Duration grace);
 
  private:
   using Acceptor = grpc::experimental::ExternalConnectionAcceptor;
-  // Lower than the limits for other servers, because gRPC logs each failed TLS handshake.
-  static constexpr double kMostConnections = 512, kConnectionsPerSecond = 16;  // per address
+  // Lower than the defaults of AddressLimit, because gRPC logs each failed TLS handshake.
+  static constexpr double kMostConnections = 512, kConnectionsPerSecond = 16;
 
   void accept_all();
   void adopt_socket(FileDescriptor socket);

@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A rank generates its *run*, a unique number, and publishes it together with its address and
-// properties. The handshake exchanges runs, which are compared with those in the store. So a value
-// from an earlier run leads to a refusal, and the store is read again until the rank of this run
-// has replaced it. One read of the store fetches all missing announcements, which keeps the number
-// of reads low for many ranks. Compatibility is checked after both sides have proven that the
-// store's values are theirs.
+// properties. The handshake exchanges runs, which are compared with those in the store. A value
+// from an earlier run therefore causes a refusal, and the store is read again until the rank of
+// this run has replaced the value. One read of the store fetches all missing announcements, which
+// keeps the number of reads low for many ranks. Compatibility is checked after both sides have
+// proven that the store's values are theirs.
 //
 // Ranks never wait for each other in a cycle: one loop takes every step that is currently possible.
 // It connects to the highest lower rank without a connection, accepts connections, performs
@@ -16,11 +16,11 @@
 // A connection may break, or a bit may flip, before the handshake is complete, so a rank that
 // receives no answer reconnects, even if the other rank has already answered. Finally, each rank
 // confirms to every other rank that it has all connections, and passes a descriptor of its memory
-// if it can be shared. So a rank that gave up at the last moment, or whose answer was lost, is
-// detected here and not in the first call.
+// if that memory can be shared. Therefore, a rank that gave up at the last moment, or whose answer
+// was lost, is detected here and not in the first call.
 //
-// Many ranks on few cores take a long time to connect, so the timeout restarts with each connection
-// or confirmation, and a rank that loses one connection keeps the others.
+// Connecting many ranks on few cores takes long, so the timeout restarts with each connection or
+// confirmation, and a rank that loses one connection keeps the others.
 #include "cluster/net/connect_all.h"
 
 #include <unistd.h>
@@ -75,7 +75,7 @@ struct PendingPeer {
   FileDescriptor socket;
   Handshake handshake;
   bool is_local = false;
-  bool is_ready = true;  // poll() saw bytes, or this rank has not read yet
+  bool is_ready = true;  // true if poll() reported bytes, or before the first read
   bool has_spoken = false;
   std::string address;
   TimePoint end{};
@@ -119,7 +119,7 @@ class GroupConnector {
  private:
   struct Peer {
     ConnectedPeer connection;
-    bool is_ready = true;        // bytes may be available
+    bool is_ready = true;        // true if bytes may be available
     bool has_confirmed = false;  // this rank has confirmed that it has all its connections
     bool has_told = false;       // the peer has confirmed that it has all its connections
     bool is_open() const { return connection.socket.is_open(); }
@@ -183,8 +183,8 @@ class GroupConnector {
     return kNoRank;
   }
 
-  /// Connects to the next lower rank, or continues such an attempt. Called repeatedly, because this
-  /// rank must accept connections meanwhile, and because an earlier run's announcement may be
+  /// Connects to the next lower rank, or continues the current attempt. Called repeatedly, because
+  /// this rank must accept connections meanwhile, and because an earlier run's announcement may be
   /// replaced. The pause before the next call is longer if many ranks poll the store, or if the
   /// current attempt is likely to succeed.
   void call_next() {
@@ -289,7 +289,7 @@ class GroupConnector {
                        " refuses this rank: ", reason, "; trying again"));
   }
 
-  /// Throws if an authenticated peer is incompatible, because retrying cannot help.
+  /// Throws if an authenticated peer of this job is incompatible, because retrying cannot help.
   void require_fit(int rank, const Announcement& other) const {
     const std::string misfit = misfit_of(own_, rank_, other, rank);
     if (misfit.empty() || !is_job_of(other)) return;
@@ -316,7 +316,8 @@ class GroupConnector {
     const std::string address =
         is_local ? concat("pid ", peer_process(socket).pid) : address_of_peer(socket);
     if (is_local && !peer_process(socket).same_user) {
-      strangers_.note(concat(address, " is of another user; expected user ", ::geteuid()), now());
+      strangers_.note(concat(address, " belongs to another user; expected user ", ::geteuid()),
+                      now());
       return;
     }
     if (!is_local && !limit_.allows(address, now())) {
@@ -337,12 +338,13 @@ class GroupConnector {
     std::erase_if(pending_peers_, [&](PendingPeer& pending_peer) {
       if (is_settled(pending_peer)) return true;
       if (now() < pending_peer.end) return false;
-      strangers_.note(concat(pending_peer.address, " was silent or too slow"), now());
+      strangers_.note(concat(pending_peer.address, " did not complete the handshake in time"),
+                      now());
       return true;
     });
   }
 
-  /// Returns true if the handshake has ended.
+  /// Continues a handshake; returns true if it has ended.
   bool is_settled(PendingPeer& pending_peer) {
     const bool is_open = !std::exchange(pending_peer.is_ready, false) || pending_peer.read();
     Handshake& handshake = pending_peer.handshake;
@@ -366,7 +368,7 @@ class GroupConnector {
                         now());
         return true;
       case Handshake::State::kDone:
-        // Accept even a reconnect, because the peer may not have received the first answer.
+        // Accept even a second connection, because the peer may not have received the first answer.
         if (was_sent) keep(handshake.peer()->rank, pending_peer, *announced);
         return true;
       case Handshake::State::kRunning:
@@ -378,7 +380,7 @@ class GroupConnector {
                                   "it died, or has another secret: give all processes the same ",
                                   "TUTTI_JOB_SECRET_FILE"));
     } else if (!is_open && pending_peer.has_spoken) {
-      strangers_.note(concat(pending_peer.address, " disconnected during its hello"), now());
+      strangers_.note(concat(pending_peer.address, " disconnected during the handshake"), now());
     }
     return !is_open;
   }
@@ -459,8 +461,8 @@ class GroupConnector {
     return ranks;
   }
 
-  /// Reads confirmations. After each one, also reads the next peer's, because it may have arrived,
-  /// too.
+  /// Reads confirmations. After each confirmation, also reads from the next peer, because its
+  /// confirmation may have arrived, too.
   void receive_confirmations() {
     bool reads_next = false;
     for (int rank = 0; rank < size(); ++rank) {
@@ -507,8 +509,8 @@ class GroupConnector {
   [[noreturn]] void fail_at_deadline() const {
     if (const int rank = next_to_call(); rank != kNoRank) fail_to_reach(rank);
     if (const std::vector<int> ranks = missing(); !ranks.empty()) {
-      fail(ErrorCode::kDeadlineExceeded, who(), ": rank ", join(ranks), " did not connect within ",
-           seconds(), " s to ", own_.address(),
+      fail(ErrorCode::kDeadlineExceeded, who(), ": rank ", join(ranks), " did not connect to ",
+           own_.address(), " within ", seconds(), " s",
            last_refusal_.empty() ? "" : "; refused peer: ", last_refusal_);
     }
     const auto late = std::ranges::find_if(peers_, &Peer::is_awaited);
@@ -540,14 +542,14 @@ class GroupConnector {
   std::vector<std::optional<std::string>> texts_;  // announcements in the store, by rank
 
   std::optional<PendingPeer> call_;         // call to the highest unconnected rank below this one
-  bool is_opening_ = false;                 // the connection is being opened
-  bool is_call_ready_ = false;              // poll() reported an event
+  bool is_opening_ = false;                 // true while the connection is being opened
+  bool is_call_ready_ = false;              // true if poll() reported an event
   std::optional<std::string> called_text_;  // value in the store of the rank being called
   std::optional<Announcement> called_;      // called_text_, parsed
   Duration pause_ = durations::kStorePause;
   TimePoint call_again_ = TimePoint::min();
   std::string last_answer_;
-  bool is_hopeless_ = false;  // the last attempt failed locally or because the host is unknown
+  bool is_hopeless_ = false;  // true if the last attempt failed locally or the host is unknown
 
   std::vector<WatchedListener> listeners_;
   std::list<PendingPeer> pending_peers_;

@@ -1,4 +1,4 @@
-// Connection: socket, writing and reading of frames, and failures.
+// Implements Connection: socket, writing and reading of frames, and failures.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/net/connection.h"
 
@@ -61,7 +61,7 @@ std::size_t Connection::read_socket(std::span<const iovec> places) {
   if (count > 0) return static_cast<std::size_t>(count);
   if (count < 0 && is_only_later(errno)) return 0;
   const std::string reason =
-      is_silent_ && is_local_ ? "its process has ended"
+      is_silent_ && is_local_ ? "its process has exited"
       : is_silent_
           ? concat("it acknowledged no sent data for ", kSilence / std::chrono::seconds(1), " s")
       : count == 0 ? "it closed the connection"
@@ -156,8 +156,8 @@ void Connection::reset() noexcept {
 
 namespace {
 
-// Writing frames: header, head and body in one system call. Encoding frames: numbers at fixed
-// offsets; every field is validated.
+// Writing frames: header, head and body are written in one system call. A frame's header consists
+// of numbers at fixed offsets; every field is validated when read.
 
 // Maximum number of bytes per write. Only the checksum of these bytes is computed before the write,
 // so that sending overlaps with computing the next checksum.
@@ -247,8 +247,9 @@ std::size_t Connection::num_bytes(const Outgoing& message) const {
   return message.front_bytes + message.body.size() + (is_local_ ? 0 : kFrameChecksumBytes);
 }
 
-/// Writes the remaining bytes; returns true if it wrote any. Updates the checksum first, because
-/// the checksum and the last bytes are sent in one call.
+/// Writes as many of the remaining bytes as one call accepts; over TCP, at most kCheckedAtOnce of
+/// the body. Returns true if bytes were written. Updates the checksum first, because the checksum
+/// and the last bytes are sent in one call.
 bool Connection::write_rest(Outgoing& message) {
   std::array<iovec, 3> parts{};
   msghdr call{};
@@ -341,11 +342,11 @@ void Connection::cancel(const std::shared_ptr<Outgoing>& message) {
 
 namespace {
 
-// Reading frames, and finding the receiver of each message. A body whose header was read goes to
-// its *target*: the receiver's memory, or the connection's if there is no receiver yet. All other
-// bytes are *staged*; headers, heads and small bodies are parsed from there. One system call fills
-// both the target and the staging memory, so many small messages cost one call, and a large body is
-// not copied.
+// Reading frames, and finding the receiver of each message. A body whose header was read is stored
+// in its *target*: the receiver's memory, or the connection's if there is no receiver yet. All
+// other bytes are *staged*; headers, heads and small bodies are parsed from there. One system call
+// fills both the target and the staging memory, so many small messages cost one call, and a large
+// body is not copied.
 
 // Limit on the bytes read per move(), so that other connections are served, too.
 constexpr std::size_t kReadAtOnce = std::size_t{4} << 20;

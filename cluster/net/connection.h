@@ -49,7 +49,8 @@ std::array<std::byte, kFrameHeaderBytes> encode(const FrameHeader& header);
 /// invalid; the connection cannot be used afterwards.
 FrameHeader decode_frame_header(std::span<const std::byte, kFrameHeaderBytes> bytes);
 
-/// A send or receive that a Work waits for. The connection's mutex guards everything except ended_.
+/// A send or receive that a Work waits for. The connection's mutex guards all members except
+/// ended_.
 struct Operation {
   std::uint64_t tag = 0;
   std::size_t body_bytes = 0;
@@ -103,7 +104,7 @@ struct ConnectedPeer {
   FileDescriptor socket = {};
   std::string address = {};         // for messages; "pid 4711" for a local peer
   bool is_local = false;            // see Connection
-  bool is_on_this_machine = false;  // the peer shares this machine's cores
+  bool is_on_this_machine = false;  // true if the peer shares this machine's cores
   FileDescriptor memory = {};       // segment of a local peer
 };
 
@@ -134,7 +135,7 @@ class Connection {
   void cancel(const std::shared_ptr<Incoming>& receiver);
 
   struct IoResult {
-    bool moved = false;            // bytes were read or written
+    bool moved = false;            // true if bytes were read or written
     std::optional<Error> failure;  // reason why the connection ended; no more bytes will be read
     std::optional<Error> abort;    // set if the peer has aborted the group
   };
@@ -155,8 +156,8 @@ class Connection {
   /// considered silent. Within a host, detects that the peer's process has exited even if its child
   /// keeps the socket open.
   void check_silence(TimePoint now);
-  /// Returns true if the peer's system may not have received all written bytes; closing would then
-  /// lose the rest.
+  /// Returns true if the peer's system may not have received all written bytes. The remaining bytes
+  /// may be lost if this process exits.
   bool has_unsent() const;
 
   /// Ends all operations with `reason`, as well as later receives for which no message has arrived.

@@ -1,4 +1,4 @@
-// Handshake messages, a rank's announcement, and the compatibility check for two builds.
+// Implements the handshake, announcements of ranks, and the compatibility check for two builds.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/net/handshake.h"
 
@@ -268,7 +268,7 @@ std::string incompatibility(const v1::Build& mine, std::string_view who, const v
   if (!mine.numerics().empty() && !theirs.numerics().empty() &&
       mine.numerics() != theirs.numerics()) {
     return concat(
-        "their results would differ in bits: ",
+        "their results would not be bit-identical: ",
         both(concat("numerics '", mine.numerics(), "'"), concat("'", theirs.numerics(), "'")),
         "; run one build of tutti with one oneDNN, and set TUTTI_MAX_ISA=avx2 for all "
         "processes when the processors differ");
@@ -284,7 +284,7 @@ std::string refusal_of(const v1::Build& mine, std::string_view who, const v1::Bu
                 "); give all its processes one TUTTI_JOB_SECRET_FILE");
 }
 
-// Encoding of announcements, and compatibility of two ranks.
+// Encoding of announcements, and the compatibility check for two ranks.
 
 std::string Announcement::address() const {
   return (endpoint.host.empty() ? local : endpoint).to_string();

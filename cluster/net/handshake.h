@@ -1,11 +1,11 @@
-// Handshake in which two ranks prove that they belong to one job; it does no I/O.
+// Handshake in which two ranks prove that they belong to one job. The code does no I/O.
 // SPDX-License-Identifier: Apache-2.0
 //
-// First the client sends its hello, then the server its own hello and a proof, then the client a
-// proof, and finally the server a verdict. A *hello* contains a magic number, the rank, the run and
-// a new nonce. A *proof* is HMAC-SHA256 with the job's secret over both hellos and a label per
-// direction, so neither replay nor reflection succeeds. All other properties of a rank are in the
-// store (Announcement), keyed by rank and matched by run.
+// The client sends its hello, and the server replies with its own hello and a proof. The client
+// sends a proof, and the server replies with a verdict. A *hello* contains a magic number, the
+// rank, the run and a new nonce. A *proof* is HMAC-SHA256 with the job's secret over both hellos
+// and a label per direction, so neither replay nor reflection succeeds. All other properties of a
+// rank are in the store (Announcement), keyed by rank and matched by run.
 #pragma once
 
 #include <array>
@@ -94,12 +94,12 @@ class Handshake {
 
 inline constexpr std::size_t kLongestHandshake = kRankHelloBytes + kProofBytes + 1;
 
-// Requirements that two processes of one job must meet.
+// Compatibility of two processes of one job.
 
 /// Range of protocol versions that this build supports.
 inline constexpr std::uint32_t kOldestProtocol = 3, kNewestProtocol = 3;
 
-/// Returns the description of this process.
+/// Returns the version, numerics, job id and secret's tag of this process.
 v1::Build make_build(const std::string& job_id, const JobSecret& secret);
 
 /// Returns why two processes ("chief 0", "rank 2") are incompatible, naming both values and the

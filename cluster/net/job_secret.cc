@@ -34,7 +34,7 @@ internal::FileDescriptor open_secret(const std::string& path) {
 void check_file(const std::string& path, const internal::FileDescriptor& file) {
   struct ::stat status {};
   if (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
-    fail(ErrorCode::kInvalidArgument, "job secret: '", path, "' is not a file");
+    fail(ErrorCode::kInvalidArgument, "job secret: '", path, "' is not a regular file");
   }
   if ((status.st_mode & 077) != 0) {
     fail(ErrorCode::kInvalidArgument, "job secret: other users may read '", path,

@@ -3,9 +3,9 @@
 //
 // No thread may sleep through the end of its operation. A follower increments followers_ before it
 // checks whether its operation has ended; the thread that ends an operation does so before it reads
-// followers_. Both are sequentially consistent, so one of them sees the other. Likewise the leader
-// sets leader_sleeps_ before it reads wishes_ a last time, and other threads increment wishes_
-// before they read leader_sleeps_.
+// followers_. Both operations are sequentially consistent, so one thread sees the other's
+// operation. Likewise the leader sets leader_sleeps_ before it reads wishes_ a last time, and other
+// threads increment wishes_ before they read leader_sleeps_.
 #include "cluster/net/mesh.h"
 
 #include <sched.h>
@@ -288,7 +288,7 @@ void Mesh::abort(const Error& reason) noexcept {
   flush_aborts();
 }
 
-/// Flushes the abort messages as long as peers keep reading, for at most kLinger.
+/// Flushes the abort messages while peers keep reading, for at most kLinger.
 void Mesh::flush_aborts() noexcept {
   const TimePoint begin = Clock::system().now();
   const TimePoint last = deadline_after(begin, kLinger);

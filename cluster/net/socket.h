@@ -67,8 +67,8 @@ ByteFlow read_now(const FileDescriptor& socket, std::span<std::byte> bytes, std:
 /// Writes as many bytes as the socket accepts without blocking; sets `count` to their number.
 ByteFlow write_now(const FileDescriptor& socket, std::span<const std::byte> bytes,
                    std::size_t& count);
-/// Writes a few bytes to the empty buffer of a new connection; returns false if the connection is
-/// broken.
+/// Writes a few bytes to the empty buffer of a new connection; returns false if not all of them
+/// could be written.
 bool send_whole(const FileDescriptor& socket, std::span<const std::byte> bytes);
 /// Sends one byte. If `attached` is open, also sends a copy of that descriptor (to a process on
 /// this host).
@@ -78,15 +78,16 @@ ByteFlow read_byte(const FileDescriptor& socket, std::size_t& count, FileDescrip
 
 /// Result of an attempt to connect.
 struct OpenedConnection {
-  FileDescriptor socket = {};          // not open if the attempt failed
-  std::string reason = {};             // reason for the failure
-  bool is_connection_refused = false;  // connection refused
-  bool is_hopeless = false;            // unknown host, or a fault on this machine
+  FileDescriptor socket = {};  // not open if the attempt failed
+  std::string reason = {};     // reason for the failure
+  bool is_connection_refused = false;
+  bool is_hopeless = false;  // unknown host, or a fault on this machine
 };
 /// Same as start_connecting(), but without exceptions. The caller polls for POLLOUT, then calls
 /// finish_opening().
 OpenedConnection begin_opening(const Endpoint& endpoint);
-/// Closes a socket that failed or is connected to itself (simultaneous open).
+/// Closes the socket, and sets the reason, if connecting failed or connected the socket to itself
+/// (simultaneous open).
 void finish_opening(OpenedConnection& opened);
 OpenedConnection connect_until(const Endpoint& endpoint, TimePoint deadline);
 
@@ -130,7 +131,7 @@ class AddressLimit {
 };
 
 /// Logs refused peers: the first one immediately, then one line per interval, with the number of
-/// unlogged ones. Not thread-safe.
+/// peers that were not logged. Not thread-safe.
 class RefusalLog {
  public:
   /// `who`: name of the refusing server in the log lines, such as "control".

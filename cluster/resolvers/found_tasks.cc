@@ -1,4 +1,4 @@
-// Validation of addresses, and assignment of numbered tasks to jobs.
+// Implements validation of addresses, and assignment of numbered tasks to jobs.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/resolvers/found_tasks.h"
 
@@ -31,7 +31,7 @@ std::optional<AddressProblem> find_host_problem(const AddressParts& parts) {
     return {{kExpected, "use letters, digits, '-', '_' and '.' only"}};
   }
   if (host == "0.0.0.0" || canonical_ipv6(host) == "::") {
-    return {{"an address that others can connect to",
+    return {{"an address that other machines can connect to",
              "name this machine instead of all its addresses"}};
   }
   return std::nullopt;
@@ -107,7 +107,7 @@ JobCounts parse_job_counts(std::string_view text, std::string_view source) {
         equals < entry.size() ? parse_index(entry.substr(equals + 1), kMostTasks) : std::nullopt;
     const bool is_new = std::ranges::none_of(jobs, [&](const auto& j) { return j.first == job; });
     if (job.empty() || !count || !is_new) {
-      fail_place(source, "jobs and their numbers of tasks, each once, such as chief=1,worker=3",
+      fail_place(source, "distinct jobs with their numbers of tasks, such as chief=1,worker=3",
                  shown(Json(text)));
     }
     jobs.emplace_back(job, *count);

@@ -1,4 +1,4 @@
-// Kubernetes resolvers: pod names and label selectors.
+// Implements the Kubernetes resolvers, which interpret pod names and label selectors.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/resolvers/kubernetes_resolver.h"
 
@@ -146,7 +146,7 @@ Pod read_pod(const JsonPlace& place) {
   if (!metadata) place.fail("a pod with a member 'metadata'");
   metadata->object(kAsKubectlPrints);
   Pod pod{.name = text_at(*metadata, "name")};
-  if (pod.name.empty()) metadata->fail("the member name");
+  if (pod.name.empty()) metadata->fail("a member 'name'");
   if (const std::optional<JsonPlace> labels = metadata->find("labels")) {
     for (const Json::Member& member : labels->object(kAsKubectlPrints)) {
       pod.labels[member.first] = labels->member(member).text("a text");

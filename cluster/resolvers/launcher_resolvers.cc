@@ -1,4 +1,4 @@
-// Resolvers that read the environment variables of MPI launchers and of SageMaker.
+// Implements the resolvers for the environment variables of MPI launchers and of SageMaker.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/resolvers/launcher_resolvers.h"
 

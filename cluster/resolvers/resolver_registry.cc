@@ -1,4 +1,4 @@
-// Registry of resolvers, and the choice among them.
+// Implements the registry of resolvers, and the choice of a resolver.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/resolver_registry.h"
 
@@ -52,7 +52,7 @@ Registry& registry() {
   return instance;
 }
 
-/// The name of a chosen resolver, with the reason for the choice.
+/// Name of the chosen resolver, and the reason for the choice.
 struct Choice {
   const char* name;
   std::string sign;

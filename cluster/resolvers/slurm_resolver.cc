@@ -1,4 +1,4 @@
-// The Slurm resolver.
+// Implements the Slurm resolver.
 // SPDX-License-Identifier: Apache-2.0
 //
 // A task has a rank (SLURM_PROCID), a node, and a slot: its index among the node's tasks, which
@@ -19,7 +19,8 @@ namespace tutti {
 namespace {
 
 constexpr const char* kSlurm = "Slurm";
-constexpr const char* kRemedy = "expected what srun sets; use srun, or TF_CONFIG by hand";
+constexpr const char* kRemedy =
+    "expected the variables of srun; start the program with srun, or set TF_CONFIG";
 
 int require_int(const Environment& environment, std::string_view name, int smallest) {
   static_cast<void>(environment.at(kSlurm, name, kRemedy));
@@ -144,8 +145,8 @@ void SlurmResolver::Layout::check_own_node(const Environment& environment) const
   const int expected = places[static_cast<std::size_t>(rank)].node;
   if (!node || *node == expected) return;
   internal::fail_place("SLURM_NODEID",
-                       concat(expected, ", where task ", rank, " of tasks per node ",
-                              internal::brief_list(tasks_per_node), " belongs"),
+                       concat(expected, ", the node of task ", rank, " with tasks per node ",
+                              internal::brief_list(tasks_per_node)),
                        concat(*node), "use srun --distribution=block");
 }
 
@@ -201,7 +202,7 @@ void SlurmResolver::share_gpus(const SlurmResolverOptions& options, const Enviro
   }
   std::vector<std::string> own;
   for (int gpu = 0; gpu < per_task; ++gpu) {
-    // If there are fewer GPUs than tasks, several tasks share one.
+    // If there are fewer GPUs than tasks, several tasks share a GPU.
     const int number = (layout.own_slot() * per_task + gpu) % num_gpus;
     own.push_back(gpus[static_cast<std::size_t>(number)]);
   }
@@ -258,7 +259,7 @@ class Reader {
     return found;
   }
   [[noreturn]] void fail(const std::string& expected) const {
-    const std::string got = at_end() ? "its end" : concat("'", shown_character(), "'");
+    const std::string got = at_end() ? "the end of the text" : concat("'", shown_character(), "'");
     tutti::fail(ErrorCode::kInvalidArgument, source_, ": cannot read ",
                 internal::shown(Json(text_)), " at character ", place_ + 1, ": expected ", expected,
                 ", got ", got);

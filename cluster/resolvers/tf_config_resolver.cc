@@ -1,4 +1,4 @@
-// Parser for TF_CONFIG that finds mistakes before any connection is made.
+// Implements TfConfigResolver, which detects mistakes in TF_CONFIG before any connection is made.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/resolvers/tf_config_resolver.h"
 
@@ -44,7 +44,7 @@ ClusterSpec read_cluster(const JsonPlace& config) {
                                      place->path());
 }
 
-// Like tf, accepts numbers as types, because job names may look like numbers.
+// Like TensorFlow, accepts numbers as types, because job names may look like numbers.
 std::string read_task_type(const JsonPlace& place) {
   constexpr const char* kExpected = "the name of a job";
   if (place.value().is_number()) return place.value().dump();
@@ -74,7 +74,7 @@ void check_own_task(const OwnTask& own, const ClusterSpec& cluster) {
   const bool is_alone = type == "evaluator" && !cluster.has_job("evaluator");
   if (is_alone || cluster.empty()) {
     if (index == 0) return;
-    internal::fail_place(own.index_path, concat("0: the cluster names no other ", type),
+    internal::fail_place(own.index_path, concat("0, because the cluster lists no other ", type),
                          concat(index));
   }
   if (!cluster.has_job(type)) {
@@ -88,9 +88,10 @@ void check_own_task(const OwnTask& own, const ClusterSpec& cluster) {
       cluster.as_dict().at(type).is_dense()
           ? concat("an index from 0 to ", indices.size() - 1, " of ", type)
           : concat("one of the indices ", internal::brief_list(indices), " of ", type);
-  internal::fail_place(own.index_path,
-                       indices.empty() ? concat("no task of ", type, ", which has none") : range,
-                       concat(index));
+  internal::fail_place(
+      own.index_path,
+      indices.empty() ? concat("an index of another job, because ", type, " has no tasks") : range,
+      concat(index));
 }
 
 std::optional<std::string> read_text(const JsonPlace& config, std::string_view name,

@@ -95,7 +95,7 @@ class Front {
 };
 
 [[noreturn]] void fail_message(const std::string& what) {
-  fail(ErrorCode::kDataLoss, "rpc: ", what, "; expected a message defined in calls.proto");
+  fail(ErrorCode::kDataLoss, "rpc: got ", what, "; expected a message defined in calls.proto");
 }
 
 thread_local DeferredRelease* current_owners = nullptr;
@@ -120,8 +120,8 @@ SharedBytes CallWriter::next_piece(Outgoing& out, std::size_t room) {
   return {bytes, piece.owner};
 }
 
-/// Returns the total length of the next consecutive short chunks, at most `room`; 0 if there are
-/// fewer than two.
+/// Returns the total length of the next consecutive short chunks, at most `room`; 0 for fewer than
+/// two chunks.
 std::size_t CallWriter::small_run(const Outgoing& out, std::size_t room) {
   const auto& pieces = out.message.packet.payload;
   std::size_t bytes = 0, piece = out.piece, offset = out.offset;
@@ -190,7 +190,8 @@ struct CallReader::Fields {
       CodedInputStream in(&reader);
       const std::uint64_t count = read_front(in);
       front = static_cast<std::size_t>(in.CurrentPosition());
-      if (count != message.Length() - front) fail_message("a message of another length");
+      if (count != message.Length() - front)
+        fail_message("a message whose length differs from its fields");
     }
     if (front < message.Length()) keep_behind(message, front);
   }
@@ -273,7 +274,8 @@ void CallReader::take(const grpc::ByteBuffer& message) {
     fail_message("another call before the previous one is complete");
   }
   const std::size_t bytes = length_of(fields.tensors);
-  if (bytes > payload_bytes_ - received_) fail_message("more bytes of tensors than it announced");
+  if (bytes > payload_bytes_ - received_)
+    fail_message("more bytes of tensors than the call announced");
   if (bytes == 0 && received_ < payload_bytes_) fail_message("no bytes of tensors");
   received_ += bytes;
   if (is_copied_) {

@@ -83,14 +83,15 @@ class CallWriter {
 };
 
 /// Reads messages. Copies payloads from gRPC's memory to one buffer, each chunk while it is in the
-/// caches. Without this, the payload's user would copy it later, because gRPC's memory is scattered
-/// and newly allocated per message. An answer that arrives in one message is not copied.
+/// caches. Otherwise, the payload's user would copy the payload later, because gRPC's memory is
+/// scattered and newly allocated per message. An answer of at least 16 KiB that arrives in one
+/// message is not copied.
 class CallReader {
  public:
   enum class Side { kServer, kClient };
   CallReader(Side side, std::size_t longest_payload)
       : side_(side), longest_payload_(longest_payload) {}
-  /// Reads a message. Throws kDataLoss if it is not a message defined in calls.proto; the caller
+  /// Reads a message. Throws kDataLoss if the message is not defined in calls.proto; the caller
   /// must then drop the connection.
   void take(const grpc::ByteBuffer& message);
   /// Returns the next complete call; nullopt if there is none.
@@ -105,7 +106,7 @@ class CallReader {
   const Side side_;
   std::size_t longest_payload_;
   std::optional<CallMessage> call_;
-  bool is_copied_ = false;  // the bytes received so far are in payload_
+  bool is_copied_ = false;  // true if the bytes received so far are in payload_
   std::size_t payload_bytes_ = 0, received_ = 0;
   std::vector<SharedBytes> first_;  // chunks of the payload in the first message
   PayloadMemory payload_;

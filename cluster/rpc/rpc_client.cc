@@ -145,7 +145,8 @@ void ClientStream::OnWriteDone(bool ok) {
   const DeferredRelease later;
   MutexLock lock(mutex_);
   is_writing_ = false;
-  if (!ok) can_write_ = false;  // keep reading, because the server's last messages may still arrive
+  if (!ok)
+    can_write_ = false;  // reading continues, because the server's last messages may still arrive
   write_next(sent);
 }
 
@@ -210,7 +211,7 @@ std::shared_ptr<RpcReply> ClientStream::start_call(Packet request) {
   if (request.head.size() > tutti::kLongestHead || bytes > server_.longest_tensors()) {
     fail(ErrorCode::kInvalidArgument, "rpc: ", *what_, ": expected a request of at most ",
          tutti::kLongestHead, " bytes of head and ", server_.longest_tensors(), " of payload, got ",
-         request.head.size(), " and ", bytes, " of payload; send it in parts");
+         request.head.size(), " of head and ", bytes, " of payload; send it in parts");
   }
   if (calls_.size() >= kMostCalls) {
     fail(ErrorCode::kResourceExhausted, "rpc: ", *what_, ": ", calls_.size(),

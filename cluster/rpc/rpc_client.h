@@ -23,7 +23,7 @@ class ClientStream;
 }  // namespace internal
 
 struct RpcClientOptions {
-  /// This task and the server. A `server` with an empty job matches any task of this job.
+  /// This task and the task to call. If the job of `server` is empty, any task of this job matches.
   MemberTask self = {};
   MemberTask server = {"ps", 0, ""};
   std::uint64_t incarnation = 0;
@@ -38,7 +38,7 @@ struct RpcClientOptions {
   /// instead of ending with kUnavailable.
   bool keeps_calls = false;
   /// Number of this client; 0 selects a random number. A new connection ends earlier connections
-  /// with the same number, and the server handles the new connection's calls after theirs.
+  /// with the same number; the server handles the new connection's calls after the earlier calls.
   std::uint64_t client = 0;
 };
 

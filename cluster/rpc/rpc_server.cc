@@ -32,7 +32,7 @@ class ServerCore;
 
 namespace {
 
-/// Largest payload, in bytes, of a call that is handled on the receiving thread.
+/// Payload size, in bytes, below which a call may be handled on the receiving thread.
 constexpr std::size_t kSmallPayload = 65536;
 /// Number of queued calls per stream at which reading pauses.
 constexpr std::size_t kMostQueued = 8;
@@ -95,7 +95,7 @@ class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   std::vector<std::shared_ptr<ServerStream>> earlier_ TUTTI_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<Call>> queue_ TUTTI_GUARDED_BY(mutex_);
   bool is_handing_over_ TUTTI_GUARDED_BY(mutex_) = false;
-  bool is_paused_ TUTTI_GUARDED_BY(mutex_) = false;  // reading is paused
+  bool is_paused_ TUTTI_GUARDED_BY(mutex_) = false;  // true while reading is paused
   std::unique_ptr<Thread> worker_;                   // set under mutex_ by the reading thread
   CallWriter writer_ TUTTI_GUARDED_BY(mutex_);
   grpc::ByteBuffer outgoing_;
@@ -216,7 +216,7 @@ void ServerStream::OnReadDone(bool ok) {
     if (!message || accept(*std::move(message))) StartRead(&incoming_);
   } catch (const Error& damaged) {
     core_.note_refusal(damaged.what());
-    end({grpc::StatusCode::INVALID_ARGUMENT, "expected messages of calls.proto"});
+    end({grpc::StatusCode::INVALID_ARGUMENT, "rpc: expected messages defined in calls.proto"});
   }
 }
 
@@ -290,7 +290,7 @@ void ServerStream::work() {
     }
     if (reads_on) StartRead(&incoming_);
     if (!core_.is_ending()) dispatch(call);
-    call.reset();  // if the handler dropped the call, this answers it
+    call.reset();  // answers the call with an error if the handler dropped it
   }
   leave();
 }
@@ -325,7 +325,7 @@ void ServerStream::OnCancel() {
     MutexLock lock(mutex_);
     is_cancelled_ = true;
     ends = is_half_closed_ ||
-           std::exchange(is_paused_, false);  // if not paused, the pending read detects the end
+           std::exchange(is_paused_, false);  // without a pause, the pending read detects the end
   }
   if (ends) end(grpc::Status::CANCELLED);
 }
@@ -464,7 +464,8 @@ ServerStream* ServerCore::accept(RpcMethod method, grpc::CallbackServerContext& 
            " clients, got one more; close unused clients");
     }
     if (!handlers_.contains(method)) {
-      fail(ErrorCode::kUnimplemented, options_.self, ": does not serve ", path_of(method));
+      fail(ErrorCode::kUnimplemented, options_.self, ": this server does not serve ",
+           path_of(method));
     }
     RpcPeer peer = peer_of(context);
     context.AddInitialMetadata(kServerKey, make_called_server(options_, run_).SerializeAsString());

@@ -41,7 +41,7 @@ class RpcCall {
   virtual void fail(const Error& error) = 0;
 };
 
-/// Handler for a server's calls.
+/// Handler for the calls to a server.
 class RpcHandler {
  public:
   virtual ~RpcHandler() = default;
@@ -63,7 +63,7 @@ using RpcHandlers = std::map<RpcMethod, RpcHandler*>;
 
 struct RpcServerOptions {
   /// Address of this machine; port 0 selects a free port. It must be a loopback address if the
-  /// server has neither a secret nor TLS.
+  /// server has neither a secret nor TLS, unless allow_insecure_network is set.
   std::string address = "127.0.0.1:0";
   MemberTask self = {"ps", 0, ""};
   std::uint64_t incarnation = 0;
@@ -81,7 +81,7 @@ class RpcServer {
   /// Throws the same errors as ControlServer::start().
   static std::unique_ptr<RpcServer> start(const RpcServerOptions& options, RpcHandlers handlers);
   ~RpcServer();
-  /// Returns "grpc://127.0.0.1:4711".
+  /// Returns the address for clients, such as "grpc://127.0.0.1:4711".
   std::string target() const;
 
  private:

@@ -1,8 +1,8 @@
 # Runs before CPack builds the packages: adds the copyright notice and Debian's changelog to each
 # package, where Debian expects them.
-string(TIMESTAMP now "%a, %d %b %Y %H:%M:%S +0000" UTC)  # or SOURCE_DATE_EPOCH
+string(TIMESTAMP now "%a, %d %b %Y %H:%M:%S +0000" UTC)  # uses SOURCE_DATE_EPOCH if set
 file(WRITE ${CPACK_TEMPORARY_DIRECTORY}/changelog
-     "tutti (${CPACK_PACKAGE_VERSION}) unstable; urgency=medium\n\n  * CHANGELOG.md in tutti-doc says what changed.\n\n"
+     "tutti (${CPACK_PACKAGE_VERSION}) unstable; urgency=medium\n\n  * CHANGELOG.md in tutti-doc lists the changes.\n\n"
      " -- ${CPACK_PACKAGE_CONTACT}  ${now}\n")
 execute_process(COMMAND gzip -9nf ${CPACK_TEMPORARY_DIRECTORY}/changelog COMMAND_ERROR_IS_FATAL ANY)
 foreach(component IN ITEMS runtime dev doc cuda)

@@ -43,8 +43,8 @@ std::vector<std::string> message_algorithms() { return names_of(algorithms(), &A
 const Algorithm& find_algorithm(std::string_view name) {
   const auto found = std::ranges::find(kAlgorithms, name, &Algorithm::name);
   if (found != std::end(kAlgorithms)) return *found;
-  fail(ErrorCode::kNotFound, "no algorithm '", name, "' that works with messages; expected one of ",
-       join(message_algorithms()));
+  fail(ErrorCode::kNotFound, "there is no algorithm '", name,
+       "' that uses messages; expected one of ", join(message_algorithms()));
 }
 
 Schedule make_schedule(const Algorithm& algorithm, const CallShape& shape) {
@@ -100,7 +100,7 @@ Schedule binomial_broadcast(const CallShape& shape) {
 // left have verified. n - 1 verified ranks are enough, because equality then holds all the way
 // around the ring. That takes ceil(log2(n - 1)) rounds; two ranks need none, since each has
 // compared the other's header itself. Knowing that all n ranks have received all their messages
-// takes ceil(log2(n)) rounds, because this does not follow from the neighbours.
+// takes ceil(log2(n)) rounds, because receipt, unlike equality, cannot be inferred.
 //
 // Steps: ceil(log2(n - 1)) rounds after the headers. Bytes per rank: only the header. Messages per
 // rank: ceil(log2(n - 1)).

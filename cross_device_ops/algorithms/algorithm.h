@@ -76,9 +76,9 @@ void append_closing(Schedule& schedule, const CallShape& shape,
 
 namespace tutti {
 
-/// Returns ring, hierarchical_copy or reduction_to_one_device for the replicas of a process. One
+/// Returns the operation `algorithm` (one of algorithms()) for the replicas of a process. One
 /// thread runs the schedules of all replicas. Ranks in separate processes use the same schedules,
-/// so results are bit-identical either way. Throws kNotFound for any other name.
+/// so their results are bit-identical. Throws kNotFound for an unknown algorithm.
 std::unique_ptr<CrossDeviceOps> scheduled_ops(std::string_view algorithm);
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// Direct exchange: every rank sends each other rank only the data that it needs.
+// Direct exchange: every rank sends each other rank only the data that the receiver needs.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Vocabulary: *slice* r is the part of the buffer whose result rank r computes. all_reduce and
@@ -76,15 +76,15 @@ class Exchange {
   Schedule schedule;
   std::size_t num_segments() const { return num_segments_; }
   Range slice(int rank, Space space = Space::kInput) const { return part(space, cuts_, rank); }
-  /// Returns segment k. The last one may be an eighth longer than the others.
+  /// Returns segment k. The last segment may be an eighth longer than the others.
   Range segment(Range run, std::size_t k) const {
     Range range = segment_of(run, k, segment_);
     if (k + 1 == num_segments_) range.count = run.count - (range.first - run.first);
     return range;
   }
 
-  /// Sends segment `k` to each rank, first to the right neighbour (with the header). `all`: sends
-  /// the first segment even if it is empty.
+  /// Sends segment `k` to each rank, first to the right neighbour (with the header). If `all`,
+  /// sends the first segment even if it is empty.
   void contribute(std::size_t k, bool all) {
     for (int d = 1; d < shape_.size; ++d) {
       const Range range = segment(slice(shape_.peer(d)), k);

@@ -1,4 +1,4 @@
-// Hierarchical copy: leaders gather values, combine them at once, and copy results back down.
+// Hierarchical copy: leaders gather values, combine them in one step, and copy results back down.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Vocabulary: a *group* is a run of `group_size` consecutive ranks, its *leader* the first of them;

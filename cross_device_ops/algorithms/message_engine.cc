@@ -39,7 +39,7 @@ namespace {
 
 constexpr std::size_t kAhead = 8;           // maximum number of posted receives
 constexpr std::size_t kLookAhead = 64;      // number of upcoming steps whose receives may be posted
-constexpr std::size_t kSendsToForget = 16;  // number of sends above which finished ones are removed
+constexpr std::size_t kSendsToForget = 16;  // number of sends at which finished ones are removed
 
 }  // namespace
 
@@ -73,8 +73,8 @@ class MessageRun {
     verify();
     for (const Sent& sent : sent_) wait(*sent.work);
   }
-  /// Returns, in increasing order, the ranks whose messages have not arrived. Called after
-  /// kDeadlineExceeded.
+  /// Returns, in increasing order, the ranks whose messages have not arrived, or, if all have
+  /// arrived, the ranks to which this rank sent messages. Called after run() failed.
   std::vector<int> awaited() const {
     std::set<int> ranks;
     for (const Received& received : received_) {
@@ -228,7 +228,7 @@ class MessageRun {
   void verify() {
     if (verified_) return;
     Work* const work = header_work();
-    TUTTI_CHECK(work != nullptr, "expected a kVerify step before a receive from the left");
+    TUTTI_CHECK(work != nullptr, "expected a receive from the left neighbour before kVerify");
     try {
       work->wait(deadline_);
     } catch (const Error& error) {
@@ -288,7 +288,7 @@ class MessageRun {
   bool header_is_due_;  // true until this rank's header is sent
   bool left_is_due_;    // true until the receive for the left neighbour's first message is posted
   bool verified_ = false;
-  std::unique_ptr<Work> header_work_;  // sends a header without data
+  std::unique_ptr<Work> header_work_;  // receives the left neighbour's header, without data
   std::size_t current_ = 0;            // index of the current step
   std::size_t next_to_post_ = 0;
   std::deque<Received> received_;  // posted receives, in order
@@ -382,9 +382,9 @@ class RankStates {
     }
     return states;
   }
-  /// Returns "rank 2 did not join" for the ranks whose answers show that they have not begun the
-  /// call with this number. `awaited`: the ranks from which this rank awaits messages, in
-  /// increasing order.
+  /// Returns "rank 2 did not join" for the ranks that have not begun the call with this number, or
+  /// do not answer although another rank does. If no rank answers, names the `awaited` ranks (in
+  /// increasing order), from which this rank awaits messages.
   std::string missing(std::uint64_t sequence, const std::vector<int>& awaited) {
     const auto states = ask(deadline_after(Clock::system().now(), kTimeToAsk));
     const bool anybody = std::ranges::any_of(states, &State::answered);
@@ -398,7 +398,7 @@ class RankStates {
     if (!text.empty()) return text + " did not join";
     return concat("all joined, but a message has not arrived from rank ", join(awaited, " or "));
   }
-  /// See CollectiveEngine.
+  /// Implements CollectiveEngine::states_of_ranks().
   std::vector<std::string> states_of_ranks(TimePoint deadline) {
     std::vector<std::string> texts;
     for (const State& state : ask(deadline)) {

@@ -30,7 +30,7 @@ void NativeCallEngine::run_native(const CollectiveCall& call, const CollectiveHe
   try {
     messages_->run(meeting, header, deadline);
   } catch (const Error& error) {
-    // If two calls differ, no rank begins either of them.
+    // If the calls of two ranks differ, no rank begins a native call.
     if (error.code() != ErrorCode::kInvalidArgument) missed(call);
     throw;
   }

@@ -65,8 +65,8 @@ class NativeCallEngine : public CollectiveEngine {
   std::optional<Error> told_ TUTTI_GUARDED_BY(mutex_);  // reason of an abort, received from a peer
 };
 
-/// Throws kInvalidArgument unless the group has one local replica per rank, and a transport with
-/// the group's size and rank.
+/// Throws kInvalidArgument unless the group has one local device, and a transport with the group's
+/// size and rank.
 void require_one_replica(std::string_view who, const Group& group);
 
 }  // namespace tutti::internal

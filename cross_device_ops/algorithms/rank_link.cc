@@ -15,7 +15,7 @@ std::uint64_t tag_of(std::uint64_t group, Purpose purpose) {
   return group << 16 | static_cast<std::uint64_t>(purpose);
 }
 
-// The finalizer of MurmurHash3.
+// Mixes `value` into `hash` with the finalizer of MurmurHash3.
 std::uint64_t mixed(std::uint64_t hash, std::uint64_t value) {
   hash ^= value + 0x9E3779B97F4A7C15u;
   hash = (hash ^ (hash >> 33)) * 0xFF51AFD7ED558CCDu;
@@ -83,7 +83,7 @@ void RankLink::exchange_bytes(Purpose purpose, std::span<std::byte> values, Time
     for (int r = 1; r < size(); ++r) taken.push_back(send(r, purpose, {}, message));
     for (int r = 1; r < size(); ++r) {
       const auto place = static_cast<std::size_t>(r);
-      // Ranks that joined get the values, even if this rank throws because others are missing.
+      // Ranks that joined get the values, even if this rank throws because a rank is missing.
       if (message[place] != std::byte{0} || ends_in_time(*taken[place - 1], end)) continue;
       if (late.empty()) late.push_back(concat("rank ", r));
     }

@@ -15,7 +15,7 @@ namespace tutti::internal {
 
 /// Purpose of a group's messages: the lowest 16 bits of their tags.
 enum class Purpose : std::uint16_t {
-  kData = 0,  // headers, each with any data in the same message
+  kData = 0,  // headers, with the data in the same message, if any
   kQuery = 1,
   kAnswer = 2,
   kNothing = 3,
@@ -26,11 +26,11 @@ enum class Purpose : std::uint16_t {
   kOfOperation = 0x8000,  // start of a range: tags of a CrossDeviceOps that spans processes
 };
 
-/// Some ranks of a transport as a group, numbered from 0. A value type.
+/// Group of ranks of a transport, renumbered from 0. A value type.
 ///
-/// Tags are (group, 48 bits | purpose, 16 bits). They contain no call number, because all messages
-/// of a call are received within the call, so the order of sending identifies them. A rank that is
-/// one call behind therefore causes a mismatch instead of a timeout.
+/// A tag consists of the group (48 bits) and the purpose (16 bits). Tags contain no call number,
+/// because all messages of a call are received within the call, so the order of sending identifies
+/// them. A rank that is one call behind therefore causes a mismatch instead of a timeout.
 struct RankLink {
   std::shared_ptr<Transport> transport;
   std::vector<int> ranks;   // ranks in the transport, indexed by rank in the group
@@ -44,12 +44,12 @@ struct RankLink {
                              std::span<const std::byte> body) const;
   std::unique_ptr<Work> recv(int peer, Purpose purpose, std::span<std::byte> head,
                              std::span<std::byte> body) const;
-  /// Sends `own`, a plain value, to every other rank and returns the values of all ranks, by rank.
-  /// The values are sent through rank 0, which first greets each rank; in total, 3 * size messages.
-  /// Throws kDeadlineExceeded on all ranks, with a message that begins with `who` and names the
-  /// ranks that did not join: at the deadline if rank 0 did not join, otherwise up to kLinger
-  /// later, because rank 0 waits until its own deadline. Throws kUnavailable if rank 0 exited, and
-  /// on rank 0 if any rank exited.
+  /// Sends `own`, which is trivially copyable, to every other rank and returns the values of all
+  /// ranks, by rank. The values are sent through rank 0, which first greets each rank: three
+  /// messages per other rank. Throws kDeadlineExceeded on all ranks, with a message that begins
+  /// with `who` and names the ranks that did not join: at the deadline if rank 0 did not join,
+  /// otherwise up to kLinger later, because rank 0 waits until its own deadline. Throws
+  /// kUnavailable if rank 0 exited, and on rank 0 if any rank exited.
   template <class T>
   std::vector<T> exchange(Purpose purpose, const T& own, TimePoint deadline,
                           std::string_view who) const {

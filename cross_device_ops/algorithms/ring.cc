@@ -4,10 +4,10 @@
 // Vocabulary: the buffer is split into n *chunks*, chunk c being elements [c * count / n, (c + 1) *
 // count / n) (all_gather and reduce_scatter: the callers' parts), and a chunk into *segments*. Rank
 // r's *right neighbour* is r + 1 (mod n). Reduce-scatter: in *step* s = 0 .. n-2, rank r sends
-// chunk r - s (mod n) to its right neighbour, which combines it with its own; afterwards, rank r
-// holds the complete result of chunk r + 1 (mod n). All-gather: in n-1 further steps, the finished
-// chunks are passed around. A segment is forwarded as soon as it is combined, before the next one
-// is received.
+// chunk r - s (mod n) to its right neighbour, which combines it with its own values; afterwards,
+// rank r holds the complete result of chunk r + 1 (mod n). All-gather: in n-1 further steps, the
+// finished chunks are passed around. A segment is forwarded as soon as it is combined, before the
+// next segment is received.
 //
 // n ranks, S bytes, chunks in K segments:
 // all_reduce: 2 (n-1) steps; per rank 2 (n-1) K messages and 2 S (n-1) / n bytes, the least
@@ -15,10 +15,11 @@
 // reduce_scatter: n-1 steps; S minus the rank's own part.
 // all_gather: n-1 steps; S minus the right neighbour's part.
 //
-// The sum of chunk c starts at rank c, so its order of additions depends on c: results are
-// bit-identical in every run, but differ from those of all other algorithms. A message of step s +
-// 1 implies that its sender has verified the message of step s, so after n-1 steps, a rank knows
-// that n-1 ranks have verified their messages.
+// The sum of chunk c starts at rank c (in reduce_scatter, at c + 1), so its order of additions
+// depends on c: results are bit-identical in every run, but differ from those of all other
+// algorithms. A message of step s + 1 implies that its sender has verified the message of step s,
+// so after n-1 steps, a rank knows that n-1 ranks have verified their messages.
+//
 // Patarasuk and Yuan, J. Parallel Distrib. Comput. 69 (2009).
 #include "cross_device_ops/algorithms/algorithm.h"
 
@@ -43,7 +44,7 @@ class Ring {
   Schedule schedule;
   std::size_t largest_chunk() const { return largest_; }
 
-  /// Returns the chunk of the rank that is `distance` ranks to the right of this one.
+  /// Returns the chunk of the rank that is `distance` ranks to the right of this rank.
   Range chunk(Space space, int distance) const {
     const auto c = static_cast<std::size_t>(shape_.peer(distance));
     return {space, cuts_[c], cuts_[c + 1] - cuts_[c]};

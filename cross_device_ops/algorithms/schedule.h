@@ -28,7 +28,7 @@ struct Range {
 enum class StepKind : std::uint8_t {
   kSend,           // sends `range` to `peer`
   kReceive,        // receives `range` from `peer`
-  kReceiveOnLeft,  // range = received op own
+  kReceiveOnLeft,  // receives values from `peer`; range = received op own
   kCombine,        // range = combination of the operands along the canonical tree
   kCopy,           // range = own
   kVerify,         // waits for the left neighbour's header and compares it
@@ -94,12 +94,12 @@ struct CallShape {
 };
 
 /// Returns segment `k` of a range that is divided into segments of `segment` elements (the last may
-/// have fewer); empty if there is no such segment.
+/// have fewer); empty if the range has no segment `k`.
 Range segment_of(Range range, std::size_t k, std::size_t segment);
 /// Returns the number of segments into which `count` elements are divided; 1 for an empty range.
 std::size_t num_segments(std::size_t count, std::size_t segment);
-/// Returns true if segment `k` of a range is sent. For an empty range, only segment 0 is sent, to
-/// show its sender's progress.
+/// Returns true if `range`, which is segment `k`, is sent. An empty segment is sent only if `k` is
+/// 0, to show its sender's progress.
 inline bool travels(const Range& range, std::size_t k) { return range.count > 0 || k == 0; }
 
 /// Returns true if a rank begins by sending a message to `right`. That message then carries the

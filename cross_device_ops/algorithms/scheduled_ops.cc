@@ -175,7 +175,8 @@ class Lockstep {
 namespace tutti {
 namespace {
 
-// Each segment needs a launch or a copy, which costs more than on the CPU, so segments are large.
+// On a GPU, each segment needs a kernel launch or a copy with a high fixed cost, so segments are
+// large.
 constexpr std::size_t kGpuSegmentBytes = std::size_t{4} << 20;
 
 class ScheduledOps final : public CrossDeviceOps {

@@ -21,7 +21,7 @@ BufferRef allocate_for_calls(BufferAllocator* shared, std::size_t bytes) {
     return shared->allocate(bytes);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kResourceExhausted) throw;
-    return BufferRef::allocate(bytes);  // correct, but makes each call copy through a window
+    return BufferRef::allocate(bytes);  // correct, but each call then copies through shared memory
   }
 }
 
@@ -55,7 +55,7 @@ CollectiveHandle& CollectiveHandle::operator=(CollectiveHandle&& other) noexcept
 }
 
 CollectiveHandle::~CollectiveHandle() {
-  // Waits, because the caller may free the memory once this returns; the call has its own deadline.
+  // Waits, because the caller may then free the memory; the call has its own deadline.
   if (call_) call_->ended.wait_until(TimePoint::max());
 }
 

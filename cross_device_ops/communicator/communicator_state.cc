@@ -150,7 +150,7 @@ std::uint64_t hash_of(std::span<const std::byte> bytes) {
     hash ^= hash >> 29;
     bytes = bytes.subspan(n);
   }
-  return hash | 1;  // never 0, because 0 means that no counts are given
+  return hash | 1;  // never 0, because 0 means no counts or no name
 }
 
 std::uint64_t hash_of_list(std::span<const ConstElements> list) {

@@ -52,7 +52,7 @@ struct RecordedCall {
   std::string to_string(TimePoint now) const;
 };
 
-/// Record of a rank's latest call. One thread at a time writes; any thread may read.
+/// Recorder of a rank's latest call. One thread at a time writes; any thread may read.
 class CallRecorder {
  public:
   void begin(const CollectiveHeader& header, const char* file, TimePoint now);
@@ -104,7 +104,7 @@ class StallWatch {
   const CallRecorder& recorder_;
   const Duration stall_after_;
   const std::function<void()> poll_;
-  std::optional<std::uint64_t> reported_;  // sequence number of a stalled call
+  std::optional<std::uint64_t> reported_;  // sequence number of the stalled call logged last
   Event stop_;
   std::unique_ptr<Thread> thread_;
 };
@@ -144,8 +144,8 @@ struct PendingCall {
   SourceLocation where;
   CallRequest request;  // refers to the members above
   Event ended;
-  std::exception_ptr error;            // written before `ended`
-  std::shared_ptr<DeviceEvent> begin;  // on GPUs
+  std::exception_ptr error;            // written before `ended` is set
+  std::shared_ptr<DeviceEvent> begin;  // null for host memory
 };
 
 class CommunicatorState {

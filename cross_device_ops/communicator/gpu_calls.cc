@@ -53,7 +53,7 @@ GpuCalls::~GpuCalls() {
       Clock::system().sleep_for(durations::kTryAgain);
     }
   } catch (const std::exception& error) {  // a failed GPU makes no further copies
-    log(LogLevel::kError, concat("calls on a GPU: ", error.what()));
+    log(LogLevel::kError, concat("communicator: the GPU failed: ", error.what()));
   }
 }
 
@@ -118,7 +118,7 @@ void GpuCalls::agree(int gpu, Communicator& aside) {
   };
   GpusOfRank told = gpus_for_nccl(own);
   if (state_.options().gpu_calls == GpuCallsBy::kHosts)
-    told.reason = "its options select communication through the hosts";
+    told.reason = "sets GpuCallsBy::kHosts in its options";
   std::vector<GpusOfRank> ranks;
   for (const std::string& text : gather(told.to_text(), "GPUs of the ranks")) {
     ranks.push_back(GpusOfRank::from_text(text));
@@ -213,7 +213,7 @@ ReplicaBuffer bytes_on_gpu(const ReplicaBuffer& buffer) {
 }
 
 /// Performs an in-place all_reduce with run(all). `all` is the call's only buffer, or a buffer into
-/// which several are packed, because each NCCL call costs as much as a kernel launch.
+/// which the call's buffers are packed, because each NCCL call costs as much as a kernel launch.
 template <class Run>
 void reduce_as_one(const CallRequest& request, Device device, const Run& run) {
   if (request.outputs.size() == 1) {

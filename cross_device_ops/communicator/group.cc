@@ -45,7 +45,7 @@ void require_consistent(std::span<const std::uint8_t> table, std::size_t size) {
       if (row(r)[s] == 0 || std::ranges::equal(row(r), row(s))) continue;
       fail(ErrorCode::kInvalidArgument, "collective mismatch (group): rank ", r,
            " names the group of ranks ", members_of(r), "; rank ", s, " names ", members_of(s),
-           "; expected the same group on all its ranks");
+           "; expected the same group on all ranks of a group");
     }
   }
 }

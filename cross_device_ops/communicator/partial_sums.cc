@@ -62,7 +62,7 @@ MutableTensor PartialSums::make_buffer(std::size_t count, DType dtype) {
     return {shape, dtype, *allocator_};
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kResourceExhausted) throw;
-    // The result is correct, but each sum is then copied through a window.
+    // The result is correct, but each sum is then copied through shared memory.
     log_warning_once(concat("gradient buffers are outside shared memory, which makes sums slower: ",
                             error.message()));
     return {shape, dtype, Device{}};

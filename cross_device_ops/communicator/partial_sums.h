@@ -36,10 +36,9 @@ class PartialSums {
 
   /// Starts the sum of all ranks' partial sums; `partials[i]` is that of nodes()[i]. After the
   /// handle's wait(), partials[0] holds the sum over all replicas. All partials must have the same
-  /// length and sum_dtype(), and stay valid until that wait() returns. Only the name and id in
-  /// `options` are used. `wire`: a 16-bit type that represents all replicas' float32 values
-  /// exactly; partial sums of a single replica are sent in this type, which does not change the
-  /// result.
+  /// length and sum_dtype(), and stay valid until that wait() returns. Set only the name and the id
+  /// in `options`. `wire`: a 16-bit type that represents all replicas' float32 values exactly;
+  /// partial sums of a single replica are sent in this type, which does not change the result.
   CollectiveHandle start_all_reduce(std::span<const Elements> partials, const CallOptions& options,
                                     std::optional<DType> wire = std::nullopt);
   /// Same as start_all_reduce(), but rank r receives only counts[r] elements, in `own`, of

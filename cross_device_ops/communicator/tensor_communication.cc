@@ -10,9 +10,9 @@
 namespace tutti {
 namespace {
 
-/// Returns the tensor in host memory, the only memory that a communicator works on. If the tensor
-/// is on a GPU, copies it and waits for the copy. Logs the first copy, because GPUs in one process
-/// have a faster path.
+/// Returns the tensor in host memory, where these overloads communicate. If the tensor is on a GPU,
+/// copies it and waits for the copy. Logs the first copy, because GPUs in one process have a faster
+/// path.
 Tensor on_host(const Communicator& communicator, const Tensor& tensor) {
   if (tensor.device().type == DeviceType::kCpu) return tensor;
   log_warning_once(concat("communicator '", communicator.name(),

@@ -88,8 +88,8 @@ MPI_Datatype mpi_bytes(DType dtype) {
 
 /// Returns SUM, PRODUCT, MIN or MAX. These are MPI's own operations with two exceptions: MIN and
 /// MAX of floating-point types, for which MPI does not define the result with a NaN (here it is
-/// NaN), and sums of bytes, which Open MPI 4 saturates on processors with AVX (here they wrap
-/// around).
+/// NaN), and sums and products of bytes, which wrap around here (Open MPI 4 saturates sums on
+/// processors with AVX).
 MPI_Op mpi_op(ReduceOp op, DType dtype) {
   const bool wide = dtype == DType::kFloat64;
   switch (op) {
@@ -331,7 +331,7 @@ class MpiEngine final : public NativeCallEngine {
   bool supports(Collective collective, ReduceOp op, DType dtype) const override {
     return !combines(collective) || (can_combine(op, dtype) && !is_half(dtype));
   }
-  /// The MPI standard only recommends run-to-run determinism. Open MPI and MPICH have it: they
+  /// The MPI standard only recommends run-to-run determinism. Open MPI and MPICH provide it: they
   /// repeat the same steps for the same call.
   Determinism determinism() const override { return Determinism::kRunToRun; }
   std::unique_ptr<CollectiveEngine> subgroup(const std::vector<int>& ranks,
@@ -374,8 +374,8 @@ class MpiEngine final : public NativeCallEngine {
   void give_up(MpiCall& call, const CollectiveHeader& header) {
     const TimePoint end = deadline_after(Clock::system().now(), kLinger);
     if (!poll_until(end, [&] { return call.test(); })) {
-      runtime_.retire(concat(header.describe(), " was given up, and MPI did not finish it in ",
-                             kLinger / std::chrono::seconds(1), " s more"));
+      runtime_.retire(concat(header.describe(), " was abandoned, and MPI did not finish it within ",
+                             kLinger / std::chrono::seconds(1), " more seconds"));
     }
     throw_if_closed();
   }

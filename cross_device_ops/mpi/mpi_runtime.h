@@ -79,7 +79,7 @@ class MpiRuntime {
   std::vector<std::function<void()>> closing_ TUTTI_GUARDED_BY(reason_mutex_);
 };
 
-/// Throws kUnavailable with MPI's message if `code` is an error: "mpi: rank 2: MPI_Isend: ...".
+/// Throws kUnavailable, as "mpi: rank 2: MPI_Isend failed: <reason>", if `code` is an error.
 void check_mpi(int code, std::string_view function);
 
 /// Polls `ready()` until it is true or the deadline has passed, first yielding to other threads,

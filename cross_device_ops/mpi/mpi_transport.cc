@@ -75,7 +75,7 @@ struct MpiFrame {
     copy(body, bytes.get() + sizeof(Header) + head.size());
   }
 
-  /// Returns true if the frame has the size that its header gives.
+  /// Returns true if the frame contains a whole header and head.
   bool is_whole() const {
     return size >= sizeof(Header) && size >= sizeof(Header) + header().head_bytes;
   }
@@ -118,8 +118,8 @@ class MpiDispatcher {
     return dispatcher;
   }
   explicit MpiDispatcher(MpiRuntime& runtime) : runtime_(runtime) {}
-  // Runs at the end of the process, after MPI_Finalize. Before that, MPI may still read the memory
-  // of frames.
+  // Runs at the end of the process. If MPI was not finalised, it may still read the memory of
+  // frames, which is therefore never freed.
   ~MpiDispatcher() {
     try {
       if (runtime_.is_usable()) {
@@ -223,7 +223,7 @@ class MpiDispatcher {
     auto request = requests.begin();
     for (Transfer& transfer : transfers_) transfer.request = *request++;
     bool any = false;
-    std::set<int> held_back;  // senders whose short frames wait behind a long one
+    std::set<int> held_back;  // senders whose later frames wait for an earlier frame
     std::size_t left = requests.size();
     for (auto transfer = transfers_.begin(); left > 0; --left) {
       const bool is_late = transfer->request != MPI_REQUEST_NULL ||
@@ -554,7 +554,8 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     found->second->end();
     sends_.erase(found);
   }
-  /// Puts the receive that was matched with the message back in the queue, ahead of later receives.
+  /// Forgets a withdrawn offer. If a receive has accepted it, puts the receive back in the queue,
+  /// ahead of later receives.
   void accept_cancel(Peer& from, const MpiFrame::Header& header) {
     const auto found = from.receiving.find(header.id);
     if (found == from.receiving.end()) {

@@ -244,8 +244,8 @@ class NcclGroup final : public PeerWork {
               ErrorCode::kDeadlineExceeded,
               concat("nccl: ", rank_and_device(0), ": ", what, " of ", group_.world_size,
                      " ranks took longer than ", timeout_ / std::chrono::milliseconds(1),
-                     " ms; expected all ranks to take part; try a longer timeout, or "
-                     "NCCL_DEBUG=INFO for what NCCL waits for"));
+                     " ms; expected all ranks to take part; try a longer timeout, or set "
+                     "NCCL_DEBUG=INFO to see what NCCL waits for"));
           close(late);
           throw late;
         }
@@ -383,7 +383,7 @@ ncclDataType_t type_of(DType dtype) {
     case DType::kFloat16:
       return ncclFloat16;
   }
-  fail(ErrorCode::kInternal, "nccl: no such type: ", static_cast<int>(dtype));
+  fail(ErrorCode::kInternal, "nccl: expected a known type, got ", static_cast<int>(dtype));
 }
 
 ncclRedOp_t op_of(ReduceOp op) {

@@ -58,8 +58,8 @@ PluginTable checked_plugin_table(const Table* table, const std::string& path) {
   const std::size_t size = table->struct_size;
   if (size < kSmallest || size > kLargest || size % alignof(Table) != 0) {
     refuse(path, "the struct_size of its table is ", size, "; expected sizeof(",
-           "tutti_cross_device_ops_v1): ", sizeof(Table), ", or for another version at least ",
-           kSmallest);
+           "tutti_cross_device_ops_v1), which is ", sizeof(Table), ", or at least ", kSmallest,
+           " for another version");
   }
   PluginTable checked;
   checked.path = path;
@@ -212,7 +212,7 @@ std::vector<std::uint64_t> abi_counts(std::span<const std::size_t> counts) {
 }
 
 /// A plugin's operation as a CrossDeviceOps. The plugin's error codes become Errors "plugin
-/// '<name>': <message>".
+/// '<name>' (<path>): <function> failed: <message>".
 class AbiCrossDeviceOps final : public CrossDeviceOps {
  public:
   /// Throws create()'s error, kInternal for an invalid grade, code or error bound, and
@@ -441,7 +441,8 @@ Library open_library(const std::string& path) {
   if (library) return library;
   const char* const reason = ::dlerror();
   fail(ErrorCode::kInvalidArgument, "plugin '", path,
-       "': cannot be loaded; expected a shared library, got: ", reason ? reason : "no reason",
+       "': cannot be loaded; expected a shared library; the loader reports: ",
+       reason ? reason : "no details",
        path.find('/') == std::string::npos ? "; try a path with '/', such as ./lib.so" : "");
 }
 

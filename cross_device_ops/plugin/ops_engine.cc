@@ -18,8 +18,8 @@ ReplicaBuffer as_bytes(const ReplicaBuffer& buffer) {
   return {buffer.data, buffer.num_bytes(), DType::kUInt8, buffer.device};
 }
 
-/// Transport, with tags of its own, for messages that an operation itself sends between the ranks
-/// of its group.
+/// Transport, with its own tags, for messages that an operation sends between the ranks of its
+/// group.
 class OperationTransport final : public Transport {
  public:
   explicit OperationTransport(RankLink link) : link_(std::move(link)) {}

@@ -127,8 +127,8 @@ ConfigurableOpsFactory factory_for(const std::string& name, const CommunicationO
   MutexLock lock(all.mutex);
   const auto entry = std::ranges::find(all.entries, name, &Entry::name);
   if (entry == all.entries.end()) {
-    fail(ErrorCode::kNotFound, "make_cross_device_ops: no operation '", name, "'; expected one of ",
-         internal::choices(all.names(), name),
+    fail(ErrorCode::kNotFound, "make_cross_device_ops: there is no operation '", name,
+         "'; expected one of ", internal::choices(all.names(), name),
          "; add one with register_cross_device_ops() or as a plugin (TUTTI_PLUGINS)");
   }
   for (const auto& [option, value] : own.as_object()) {

@@ -38,13 +38,13 @@ constexpr int MADV_COLLAPSE = 25;  // since Linux 6.1
 
 Segment::Segment(std::size_t num_bytes)
     : file_(::memfd_create("tutti", MFD_CLOEXEC | MFD_ALLOW_SEALING)), num_bytes_(num_bytes) {
-  if (!file_.is_open()) fail_memory("making", num_bytes);
+  if (!file_.is_open()) fail_memory("creating", num_bytes);
   if (num_bytes > file_size_limit()) {
     errno = EFBIG;  // otherwise SIGXFSZ would kill this process
-    fail_memory("making", num_bytes);
+    fail_memory("creating", num_bytes);
   }
   if (::ftruncate(file_.get(), static_cast<off_t>(num_bytes)) != 0) {
-    fail_memory("making", num_bytes);
+    fail_memory("creating", num_bytes);
   }
   // Forbid resizing: a shrunk file would kill a peer that reads it.
   ::fcntl(file_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);
@@ -57,7 +57,10 @@ Segment::Segment(FileDescriptor file, const std::string& peer) : file_(std::move
   const bool is_good = file_.is_open() && ::fstat(file_.get(), &status) == 0 &&
                        status.st_size >= static_cast<off_t>(kPlaceBegin) &&
                        status.st_size <= kMost && status.st_size % kPageBytes == 0;
-  if (!is_good) fail(ErrorCode::kDataLoss, peer, " did not send a shared-memory segment");
+  if (!is_good) {
+    fail(ErrorCode::kDataLoss, "shm: expected a shared-memory segment from ", peer,
+         ", got a file descriptor of another kind or size");
+  }
   num_bytes_ = static_cast<std::size_t>(status.st_size);
   map();
 }
@@ -108,7 +111,7 @@ void Segment::populate(std::size_t offset, std::size_t bytes) {
     return;
   }
   if (errno == EFAULT) errno = ENOSPC;  // EFAULT means out of memory; touching a page would crash
-  fail_memory("filling", bytes);
+  fail_memory("populating", bytes);
 }
 
 void Segment::discard(std::size_t offset, std::size_t bytes) noexcept {

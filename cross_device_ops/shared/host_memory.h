@@ -1,5 +1,5 @@
 // Memory that the ranks of one host share: processes map each other's segments, while threads
-// access the same memory anyway.
+// share one address space.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -24,8 +24,8 @@ namespace internal {
 
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::size_t kLargePageBytes = std::size_t{2} << 20;
-/// Offset of the first range in a rank's place: one large page, not 0, because offset 0 means that
-/// there is no range.
+/// Offset of the first range in a rank's segment: one large page, not 0, because offset 0 means
+/// that there is no range.
 inline constexpr std::size_t kPlaceBegin = kLargePageBytes;
 inline std::size_t rounded_up(std::size_t bytes, std::size_t unit) {
   return (bytes + unit - 1) / unit * unit;
@@ -60,7 +60,7 @@ class Segment {
  private:
   void map();
   /// Allocates large pages wherever an entire one fits into the range; populate() allocates small
-  /// pages for the rest.
+  /// pages for the remaining bytes.
   void populate_large(std::size_t offset, std::size_t bytes) noexcept;
 
   FileDescriptor file_;
@@ -83,7 +83,7 @@ class HostMemory {
 
   int rank() const { return rank_; }
   bool is_of_threads() const { return segments_.empty(); }
-  /// Returns the address of a rank's memory in this process; valid as long as this object exists.
+  /// Returns the address of a rank's memory in this process; valid while this object exists.
   std::byte* place(int rank) const { return is_of_threads() ? nullptr : segment(rank).data(); }
   std::size_t place_bytes(int rank) const {
     return is_of_threads() ? SIZE_MAX : segment(rank).num_bytes();
@@ -91,21 +91,21 @@ class HostMemory {
 
   enum class Use {
     kBuffers,  // buffers of the program
-    kWindow,   // window of a group
+    kWindow,   // window or slots of a group
   };
-  /// Allocates `bytes` zero-filled bytes in the first range of this rank's place that is free and
-  /// large enough. Returns the offset: a multiple of the page size and, if `bytes` is at least the
-  /// large page size, of that size. All pages are allocated, so accesses cannot fail. Throws
-  /// kResourceExhausted if there is not enough memory.
+  /// Allocates `bytes` zero-filled bytes; returns their offset in this rank's place. All pages are
+  /// populated, so accesses cannot fail. In a segment, uses the first free range that is large
+  /// enough; the offset is a multiple of the page size, or of the large page size if `bytes` is at
+  /// least that size. Throws kResourceExhausted if there is not enough memory.
   std::size_t allocate(std::size_t bytes, Use use);
   void release(std::size_t offset) noexcept;
-  /// Releases the ranges as soon as `may_go()` returns true. allocate() also calls `may_go()` to
-  /// check. Never blocks.
+  /// Releases the ranges once `may_go()` returns true, which this call and later calls of
+  /// allocate() and release_when() check. Never blocks.
   void release_when(std::vector<std::size_t> offsets, std::function<bool()> may_go);
 
   /// Replaces this rank's buffers in shared memory with private memory that has the same content
-  /// and addresses, so later writes by peers do not affect it. Called by a rank that gives up
-  /// early.
+  /// and addresses, so later writes by peers do not affect it. Called by a rank that leaves a
+  /// collective early.
   void detach() noexcept;
   bool is_detached() const { return is_detached_.load(); }
 
@@ -130,7 +130,7 @@ class HostMemory {
   const std::vector<std::shared_ptr<internal::Segment>> segments_ = {};
   std::atomic<bool> is_detached_{false};
   Mutex mutex_;
-  std::map<std::size_t, std::size_t> free_ TUTTI_GUARDED_BY(mutex_);  // begin, length
+  std::map<std::size_t, std::size_t> free_ TUTTI_GUARDED_BY(mutex_);  // begin -> length
   std::map<std::size_t, Range> taken_ TUTTI_GUARDED_BY(mutex_);
   std::map<std::size_t, BufferRef> of_threads_ TUTTI_GUARDED_BY(mutex_);  // keyed by address
   std::vector<std::pair<std::vector<std::size_t>, std::function<bool()>>> waiting_

@@ -17,8 +17,8 @@ struct WaitWord {
   std::atomic<std::uint32_t> sleepers{0};  // may be too high after a process was killed
 };
 
-/// Behaviour of a waiting rank in the first microseconds: it polls in a loop (if every rank has its
-/// own core), or yields its core between two polls.
+/// Behaviour of a waiting rank in the first 200 microseconds: it polls in a loop (if every rank has
+/// its own core), or yields its core between two polls.
 enum class SpinPolicy { kSpin, kYield };
 
 /// Lets threads or processes that share memory wait: polls for a while, then sleeps in the kernel
@@ -29,7 +29,8 @@ class ProcessWait {
 
   /// Waits until ready() is true or the deadline has passed; returns ready(). `ready` must read
   /// atomics; its loads and the matching stores are sequentially consistent. A long wait calls
-  /// `meanwhile` about every 10 ms; an exception from it ends the wait unless ready() is then true.
+  /// `meanwhile` about every kTryAgain (20 ms). If `meanwhile` throws, the wait ends with that
+  /// exception unless ready() is then true.
   template <class Ready, class Meanwhile>
   bool wait_until(TimePoint deadline, const Ready& ready, const Meanwhile& meanwhile) {
     if (ready()) return true;

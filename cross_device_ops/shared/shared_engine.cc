@@ -25,7 +25,8 @@ constexpr std::size_t kGrain = 64;  // elements
 
 }  // namespace
 
-/// An all_reduce through slots. Element i of a call is element i of its concatenated buffers.
+/// Implements all_reduce through slots in shared memory, for buffers that peers cannot access.
+/// Element i of a call is element i of its concatenated buffers.
 /// *Slice* r is combined by rank r, in *steps* of at most a slot. In step k a rank
 ///   - copies its values of every other rank's slice into its slots (`sent`),
 ///   - combines all ranks' values of its own slice into its output and a slot (`reduced`),

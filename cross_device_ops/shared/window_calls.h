@@ -18,8 +18,8 @@ class WindowCalls {
  public:
   explicit WindowCalls(const WindowGroup& group);
 
-  /// Publishes this rank's call in its entry, with small inputs as copies and others as offsets.
-  /// Called before the rank arrives.
+  /// Publishes this rank's call in its entry: copies of small inputs, or the offsets of buffers
+  /// that peers can access. Called before the rank arrives.
   void show(const CollectiveCall& call, const CollectiveHeader& header);
 
   /// Method for executing the call; it depends on the data that all ranks have published. way()

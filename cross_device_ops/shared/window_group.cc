@@ -83,8 +83,8 @@ Error WindowGroup::reason_to_leave() const {
   }
   return Error(ErrorCode::kUnavailable,
                concat("rank ", rank(), " has left the group of ", size(),
-                      " ranks: it failed, or made fewer calls; do all workers run the same number "
-                      "of steps?"));
+                      " ranks: it failed, or made fewer calls; check that all workers run the same "
+                      "number of steps"));
 }
 
 void WindowGroup::begin_round(const CollectiveHeader& header, TimePoint deadline) {
@@ -124,8 +124,9 @@ void WindowGroup::connect(const CollectiveHeader& header, TimePoint deadline) {
     const int rank = link_.ranks[static_cast<std::size_t>(member)];
     if (offset % alignof(WindowEntry) != 0 || offset > memory_->place_bytes(rank) ||
         layout_.num_bytes > memory_->place_bytes(rank) - offset) {
-      fail(ErrorCode::kDataLoss, "rank ", member, ": its window begins at ", offset,
-           ", outside its segment of ", memory_->place_bytes(rank), " bytes");
+      fail(ErrorCode::kDataLoss, "rank ", member,
+           ": expected an aligned window within its segment of ", memory_->place_bytes(rank),
+           " bytes, got one of ", layout_.num_bytes, " bytes at offset ", offset);
     }
     windows_[static_cast<std::size_t>(member)] = at(member, offset);
   }

@@ -86,7 +86,7 @@ struct WindowEntry {
 
 /// Progress of a rank; each number has its own cache line, because other ranks wait for it.
 struct WindowProgress {
-  alignas(64) std::atomic<std::uint64_t> finished{0};  // last round that this rank has finished
+  alignas(64) std::atomic<std::uint64_t> finished{0};  // number of finished rounds in parts
   alignas(64) std::atomic<std::uint64_t> sent{0};      // steps; see StagedReduction
   alignas(64) std::atomic<std::uint64_t> reduced{0};
   alignas(64) std::atomic<std::uint64_t> collected{0};
@@ -179,10 +179,10 @@ class Window {
 };
 
 /// One member's view of a group. A *round* is one collective: every rank publishes its call and
-/// arrives. It may then read the other ranks' data until it arrives at the round after the next.
-/// Either all ranks see a round as complete or none does, except ranks that die during the round. A
-/// rank that gives up closes the group for this and all later rounds, unless the last rank has
-/// already arrived. Not thread-safe, except close().
+/// arrives. Once all ranks have arrived, each may read the other ranks' data until it arrives at
+/// the next round. Either all ranks see a round as complete or none does, except ranks that die
+/// during the round. A rank that gives up closes the group for this and all later rounds, unless
+/// the last rank has already arrived. Not thread-safe, except close() and failure().
 class WindowGroup {
  public:
   WindowGroup(RankLink link, std::shared_ptr<HostMemory> memory);

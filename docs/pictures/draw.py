@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-# Draws where variables live and what moves under each strategy, and a learning curve that was measured.
+# Draws the placement of variables and the data exchanged under each strategy, and a measured learning curve.
 # SPDX-License-Identifier: Apache-2.0
-"""Usage: draw.py           writes the .svg files beside this script
-          draw.py --check   fails when one of them is not what would be written
+"""Usage: draw.py           writes the .svg files next to this script
+          draw.py --check   fails if a file differs from the drawing
 """
 import csv
 import html
@@ -34,7 +34,7 @@ class Picture:
         self.width, self.height, self.title, self.parts, self.kinds = width, height, title, [], set()
 
     def box(self, kind, x, y, width, height, *lines, title=False):
-        """A rectangle with lines of text: in its middle, or a title at its top."""
+        """Adds a rectangle with lines of text, which are centred, or a title at the top."""
         self.parts.append(f'<rect class="{kind}" x="{x}" y="{y}" width="{width}" height="{height}" rx="6"/>')
         first = y + 18 if title else y + height / 2 + 4.5 - 8 * (len(lines) - 1)
         for i, line in enumerate(lines):
@@ -52,7 +52,7 @@ class Picture:
             self.text((x1 + x2) / 2 + dx, (y1 + y2) / 2 + dy, label)
 
     def device(self, x, y, name, replica, variables, height=150):
-        """A device: its replica, and the variables that it holds."""
+        """Adds a device with its replica and its variables."""
         self.box("device", x, y, 150, height, name, title=True)
         if replica:
             self.box("replica", x + 12, y + 28, 126, 46, replica, "step")
@@ -60,13 +60,13 @@ class Picture:
             self.box("variable", x + 12, y + height - 58, 126, 46, *variables)
 
     def matrix(self, kind, x, y, width, height, part, caption):
-        """A matrix, the part of it that a device has, and a caption: x, y and sizes of the part are fractions of 1."""
+        """Adds a matrix with a caption, and marks the part on a device. `part` has x, y, width and height, as fractions."""
         self.box("process", x, y, width, height)
         self.box(kind, x + width * part[0], y + height * part[1], width * part[2], height * part[3])
         self.text(x + width / 2, y + height + 17, caption)
 
     def legend(self, y):
-        """The kinds of arrows of the picture, in its middle."""
+        """Adds a centred legend with the kinds of arrows in the picture."""
         names = {"data": "rows of the batch", "gradient": "gradients", "value": "values"}
         kinds = [kind for kind in names if kind in self.kinds]
         for i, kind in enumerate(kinds):
@@ -113,7 +113,7 @@ def one_device():
     p.arrow("value", 305, 120, 305, 106)
     p.text(455, 88, "gradients and values")
     p.text(455, 105, "stay where they are:")
-    p.text(455, 122, "nothing travels")
+    p.text(455, 122, "nothing is sent")
     p.legend(208)
     return p
 
@@ -165,9 +165,9 @@ def fully_sharded():
     for x in (195, 395):
         p.arrow("gradient", x, 160, x + 50, 160, both=True)
         p.arrow("value", x, 216, x + 50, 216, both=True)
-    p.text(320, 278, "a layer's values are gathered while it computes (all_gather); of the sum of gradients each")
-    p.text(320, 295, "replica gets the part that it owns (reduce_scatter, along mirrored's tree), and updates it:")
-    p.text(320, 312, "the same bits")
+    p.text(320, 278, "a layer's values are gathered while it computes (all_gather); each replica receives")
+    p.text(320, 295, "only its own part of the gradient sum (reduce_scatter, along mirrored's tree), and updates")
+    p.text(320, 312, "that part; the results are bit-identical")
     p.legend(346)
     return p
 
@@ -205,13 +205,13 @@ def parameter_server():
         p.box("variable", x + 6, 250, 208, 56, "rows 0 to 2 of a table," if s == 0 else "rows 3 and 4 of the table,",
               "with their slots" if s == 0 else "another variable, slots")
     p.text(410, 338, "workers read values (of a table: the rows they look up) and send gradients;")
-    p.text(410, 354, "the server updates where the values are, in steps of all workers or whenever a gradient comes")
+    p.text(410, 354, "the server updates where the values are, in steps of all workers or whenever a gradient arrives")
     p.legend(376)
     return p
 
 
 def mesh_matmul():
-    p = Picture(860, 424, "x [batch, in] times kernel [in, out], cut over the axis model of two devices")
+    p = Picture(860, 424, "x [batch, in] times kernel [in, out], sharded over the axis model of two devices")
     whole, left, right, upper, lower = (0, 0, 1, 1), (0, 0, .5, 1), (.5, 0, .5, 1), (0, 0, 1, .5), (0, .5, 1, .5)
     cuts = {"columns: no exchange": [(whole, "whole", left, "left half", left, "left half"),
                                      (whole, "whole", right, "right half", right, "right half")],
@@ -231,10 +231,10 @@ def mesh_matmul():
             p.matrix("replica", at + 284, top + 30, 84, 60, y, y_caption)
     p.arrow("value", 766, 189, 766, 221, both=True)
     p.text(714, 209, "one sum")
-    p.text(220, 209, "nothing travels")
+    p.text(220, 209, "nothing is sent")
     p.text(220, 368, "Each device has columns of y. The next kernel,")
-    p.text(220, 385, "if it is cut by rows, takes them as they are.")
-    p.text(640, 368, "Each device has a product of the shape of y.")
+    p.text(220, 385, "if it is sharded by rows, uses them directly.")
+    p.text(640, 368, "Each device has a product with the shape of y.")
     p.text(640, 385, "The sum of both is y, and both devices get it.")
     return p
 
@@ -258,13 +258,13 @@ def mesh_grid():
                 p.arrow("gradient", at + 172, 163, at + 172, 193, both=True)
         p.arrow("value", 447, top + 60, 471, top + 60, both=True)
     p.text(459, 340, "A batch [32, 16] times a kernel [16, 64]. Gradients of the kernel are summed over the axis data;")
-    p.text(459, 357, "parts of activations move over the axis model, where an operation needs them.")
+    p.text(459, 357, "parts of activations are exchanged over the axis model, where an operation needs them.")
     p.legend(384)
     return p
 
 
 def gpt_learning_curve():
-    """The losses of gpt_losses.csv, which docs/gpt.md says how to measure."""
+    """Draws the losses in gpt_losses.csv; docs/gpt.md has the command that measures them."""
     with open(FOLDER / "gpt_losses.csv", encoding="utf-8", newline="") as file:
         rows = [(float(row["tokens"]), float(row["loss"])) for row in csv.DictReader(file)]
     left, right, top, bottom, most = 70, 600, 50, 300, 6.0
@@ -298,7 +298,7 @@ def main():
         elif not path.exists() or path.read_text(encoding="utf-8") != text:
             wrong.append(path.name)
     for name in wrong:
-        print(f"docs/pictures/{name} is not what draw.py draws; run docs/pictures/draw.py")
+        print(f"docs/pictures/{name} differs from the output of draw.py; run docs/pictures/draw.py")
     return 1 if wrong else 0
 
 

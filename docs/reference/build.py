@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-# Builds the documentation as a site: the pages of docs/, and a reference of what the public headers declare.
+# Builds the documentation site: the pages of docs/, and a reference of the declarations in public headers.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: build.py OUTPUT_FOLDER BUILD_FOLDER
 
-Writes OUTPUT_FOLDER/site/index.html and what belongs to it; search works without a server. BUILD_FOLDER is where the
-programs are whose flags have a page. Needs Doxygen, MkDocs and its theme "material" (tools/install_packages.sh test).
-`cmake --build build --target reference` runs it.
+Writes the site to OUTPUT_FOLDER/site; start at index.html. Search works without a server. BUILD_FOLDER contains the
+programs whose flags the site lists. Needs Doxygen, MkDocs and its theme "material" (tools/install_packages.sh test).
+`cmake --build build --target reference` runs this script.
 """
 import json
 import os
@@ -31,7 +31,7 @@ LANGUAGES = {".h": "cpp", ".cc": "cpp", ".cu": "cpp", ".c": "c", ".py": "python"
 
 
 class Site:
-    """The Markdown that mkdocs reads: pages as they are, but for links, which may lead anywhere in the tree."""
+    """Folder of the Markdown that MkDocs reads: copies of pages in which links to any file of the tree are rewritten."""
 
     def __init__(self, folder, renderer):
         self.folder = folder
@@ -39,7 +39,7 @@ class Site:
         self.waiting, self.done = [], set()  # files and folders of the tree that pages link to
 
     def add(self, path):
-        """Copies a file or folder of the tree, and then what it links to."""
+        """Copies a file or folder of the tree, and then all files and folders that it links to."""
         self.waiting.append(path)
         while self.waiting:
             each = self.waiting.pop()
@@ -75,7 +75,7 @@ class Site:
         return f"# {name}\n\n````{language}\n{text}````\n"
 
     def rewrite(self, text, base, path):
-        """The Markdown of `path`, whose links start at `base`, with links for the site."""
+        """Returns `text`, the Markdown of `path`, with its links, which are relative to `base`, rewritten for the site."""
         here = names.place(path).parent
 
         def url(target):
@@ -95,7 +95,7 @@ class Site:
             target = self.renderer.names.target(match.group(1))
             if target is not None:
                 return f"[{match.group(0)}]({os.path.relpath('reference', here)}/{target})"
-            program = base / match.group(1)  # a program of a folder that its README speaks of
+            program = base / match.group(1)  # a program of a folder, named in the README of this folder
             program = program if "/" in match.group(1) and program.exists() else program.with_suffix(".cc")
             return f"[{match.group(0)}]({url(program)})" if base != ROOT and program.exists() else match.group(0)
 
@@ -105,8 +105,8 @@ class Site:
 
 
 def portable(text):
-    """GitHub's Markdown as Python-Markdown reads it: fences name a language only, nested lists are indented by four, and
-    a blank line precedes a list."""
+    """Converts GitHub's Markdown for Python-Markdown: fences name only a language, nested lists are indented by four
+    spaces, and a blank line precedes a list."""
     out, columns, in_fence = [""], [], False  # columns: where the text of each open list item begins
     for line in text.split("\n"):
         body = line.lstrip()
@@ -126,7 +126,7 @@ def portable(text):
 
 
 def with_plots(text):
-    """Below a table, the plots that its rows link to."""
+    """Adds, below each table, the plots that its rows link to."""
     def plots(table):
         found = re.findall(r"^\| ([^|]*) \|.*\]\((\S+\.svg)\)", table.group(0), re.MULTILINE)
         pictures = "\n\n".join(f"**{title}** ![]({file})" for title, file in found)
@@ -135,7 +135,7 @@ def with_plots(text):
 
 
 def tracked(folder):
-    """What git knows right in the folder; without git, what is there."""
+    """Returns the names of tracked entries of the folder, or of all entries if git fails."""
     result = subprocess.run(["git", "ls-files", "."], cwd=folder, text=True, capture_output=True)
     if result.returncode:
         return sorted(each.name for each in folder.iterdir())
@@ -160,7 +160,7 @@ def main():
             staging.add(renderer.programs.example(page["example"])[1])
             listing.append(page)
     for item in renderer.silent:
-        print(f"{item.header}:{item.line}: {item.name} is public, and no comment says what it is for")
+        print(f"{item.header}:{item.line}: {item.name} a public name needs a comment that describes it")
     (reference / "all_names.md").write_text(renderer.index(), encoding="utf-8")
     (reference / "flags.md").write_text(flags.page(sys.argv[2]), encoding="utf-8")
     (reference / "index.md").write_text(overview(listing), encoding="utf-8")
@@ -179,7 +179,7 @@ def main():
     if result.returncode:
         sys.stderr.write("".join(line for line in result.stderr.splitlines(True) if "INFO" not in line))
         return result.returncode
-    (site / "404.html").unlink()  # for servers: its links begin with a slash
+    (site / "404.html").unlink()  # works only on a server, because its links begin with a slash
     prepare_search(site / "search")
     if renderer.silent:
         return 1
@@ -188,13 +188,13 @@ def main():
 
 
 def files_of(done, indent, pattern):
-    """Entries of the navigation for the files of the tree that have a page and a path like this."""
+    """Returns navigation entries for the files of the tree that have a page and whose path matches `pattern`."""
     fitting = [each for each in sorted(done) if each.relative_to(ROOT).match(pattern) and each.suffix != ".svg"]
     return "".join(f"{indent}- {each.stem}: {names.place(each)}\n" for each in fitting)
 
 
 def prepare_search(folder):
-    """Leaves files of the tree out, and makes the index a script: pages opened as files cannot fetch it."""
+    """Removes files of the tree from the search index, and writes it as a script, because file:// pages cannot fetch it."""
     index = json.loads((folder / "search_index.json").read_text(encoding="utf-8"))
     index["docs"] = [each for each in index["docs"] if not each["location"].startswith("tree/")]
     text = json.dumps(index)
@@ -203,7 +203,7 @@ def prepare_search(folder):
 
 
 def overview(listing):
-    out = ["# Reference\n\nWhat the public headers declare, generated from them. [All names](all_names.md) by letter;"
+    out = ["# Reference\n\nDeclarations of the public headers, generated from these headers. [All names](all_names.md) by letter;"
            " [command-line flags](flags.md).\n"]
     for group in dict.fromkeys(each["group"] for each in listing):
         out.append(f"\n## {group}\n\n| page | what |\n|---|---|")

@@ -1,4 +1,4 @@
-# Reads what the public headers declare: structure by Doxygen, declarations and comments as they stand in the source.
+# Reads the declarations of the public headers: the structure from Doxygen, code and comments from the source.
 # SPDX-License-Identifier: Apache-2.0
 import dataclasses
 import pathlib
@@ -28,22 +28,22 @@ PREDEFINED = __cplusplus=202002 TUTTI_GUARDED_BY(x)= TUTTI_REQUIRES(...)= TUTTI_
 MACRO_EXPANSION = YES
 EXPAND_ONLY_PREDEF = YES
 """
-# Namespaces that are no API of tutti's.
+# Namespaces that are not part of tutti's API.
 LEFT_OUT = re.compile(r"(^|::)internal(::|$)|^std(::|$)|^testing(::|$)")
 ACCESS = re.compile(r"^\s*(public|protected|private):")
 
 
 @dataclasses.dataclass
 class Item:
-    """A declaration; `name` is without tutti::."""
+    """Declaration in a public header; `name` omits the prefix tutti::."""
 
     name: str
     kind: str  # class, struct, union, enum, function, typedef, variable, define
     header: str
-    line: int  # the first of the declaration
+    line: int  # first line of the declaration
     declaration: str
     comment: str  # Markdown
-    follows: bool = False  # directly below the declaration before, so that its comment covers this one, too
+    follows: bool = False  # true if directly below the previous declaration, whose comment then covers this one
     protection: str = "public"
     type: str = ""
     default: str = ""
@@ -58,7 +58,7 @@ class Item:
 
 
 class Source:
-    """The lines of a header."""
+    """Lines of a header, numbered from 1."""
 
     def __init__(self, header):
         self.header = header
@@ -68,7 +68,7 @@ class Source:
         return self.lines[number - 1] if 0 < number <= len(self.lines) else ""
 
     def start(self, number):
-        """The first line of the declaration whose name is on this line."""
+        """Returns the first line of the declaration whose name is on line `number`."""
         while True:
             above = re.sub(r"\s*//.*", "", self.line(number - 1)).strip()
             if not above or above[-1] in ";{}:" or above.startswith("#") or above.endswith("\\"):
@@ -76,7 +76,7 @@ class Source:
             number -= 1
 
     def declaration(self, number, kind):
-        """(the text up to its body or semicolon, the line where that is)"""
+        """Returns the declaration up to its body or semicolon, and the line of that body or semicolon."""
         if kind == "define":
             return re.match(r"#define \w+(\([^)]*\))?", self.line(number)).group(0), number
         if kind == "enum":
@@ -103,10 +103,10 @@ class Source:
                 text += char
             text += "\n"
             number += 1
-        raise SystemExit(f"{self.header}:{number}: a declaration without an end")
+        raise SystemExit(f"{self.header}:{number}: expected `;` or a body at the end of this declaration, got the end of the file")
 
     def comment(self, first, last):
-        """What stands above the declaration, or behind it."""
+        """Returns the comment above the declaration, or else the comment behind it."""
         above = []
         number = first - 1
         while re.match(r"\s*//", self.line(number)) and "SPDX" not in self.line(number):
@@ -147,7 +147,7 @@ class Reader:
         source = self.sources.setdefault(header, Source(header))
         first = source.start(line)
         declaration, last = source.declaration(first, kind)
-        if "@" in name:  # constants without a type: the first one stands for all
+        if "@" in name:  # an unnamed enum is listed under the name of its first constant
             name = re.search(r"\{\s*(\w+)", declaration).group(1)
         return Item(name.removeprefix("tutti::"), kind, header, first, declaration, source.comment(first, last),
                     source.follows(first), node.get("prot", "public"), text_of(node.find("type")))
@@ -158,13 +158,13 @@ class Reader:
         name = text_of(node.find("qualifiedname")) or text_of(node.find("name"))
         item = self.make(node, name, node.get("kind"), header, line)
         if item.kind == "variable":
-            # As it is written: `int x = 1` or `int x{1}`; a pointer to a function has no default.
+            # Splits the declaration, `int x = 1` or `int x{1}`. Pointers to functions get neither a type nor a default.
             match = re.fullmatch(rf"(.*[^(*])\b{re.escape(item.short)}\b\s*=?\s*(.*)", item.declaration, re.DOTALL)
             item.type, item.default = (re.sub(r"\s+", " ", each.strip()) for each in match.groups()) if match else ("", "")
         return item
 
     def compound(self, refid):
-        """The items of a class or namespace; a class is one item that has members."""
+        """Returns the items of a class or namespace; a class is one item that has members."""
         node = xml.etree.ElementTree.parse(self.folder / f"{refid}.xml").getroot().find("compounddef")
         name, kind = text_of(node.find("compoundname")), node.get("kind")
         if LEFT_OUT.search(name) or "<" in name or "@" in name:
@@ -183,13 +183,13 @@ class Reader:
 
 
 def read():
-    """{header: its items in the order of the source}, of the public headers that declare something"""
+    """Returns {header: its items in source order} for the public headers that have declarations."""
     headers, _ = public_headers_test.read_headers(ROOT)
     with tempfile.TemporaryDirectory() as folder:
         config = DOXYFILE.format(headers=" ".join(str(PUBLIC / each) for each in headers), root=PUBLIC, output=folder)
         result = subprocess.run(["doxygen", "-"], input=config, text=True, capture_output=True)
         if result.returncode:
-            raise SystemExit(f"doxygen ended with {result.returncode}: {result.stderr[-2000:]}")
+            raise SystemExit(f"doxygen: expected exit code 0, got {result.returncode}: {result.stderr[-2000:]}")
         reader = Reader(pathlib.Path(folder) / "xml")
         index = xml.etree.ElementTree.parse(reader.folder / "index.xml").getroot()
         items = []
@@ -197,7 +197,7 @@ def read():
             name = text_of(entry.find("name"))
             if entry.get("kind") == "namespace" and not LEFT_OUT.search(name):
                 items += reader.compound(entry.get("refid"))
-            elif entry.get("kind") == "file":  # macros, and what is outside of namespaces
+            elif entry.get("kind") == "file":  # macros, and declarations outside of namespaces
                 items += file_items(reader, entry.get("refid"))
     result = {header: [] for header in headers}
     seen = set()

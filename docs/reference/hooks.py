@@ -1,4 +1,4 @@
-# Run by MkDocs: puts the code of declarations in the pages, before they are indexed for the search.
+# MkDocs hook that inserts the code of declarations into the pages, before MkDocs indexes the pages.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import pathlib
@@ -9,7 +9,7 @@ blocks = []
 
 
 def on_config(config):
-    file = pathlib.Path(config["config_file_path"]).parent / "blocks.json"  # of build.py
+    file = pathlib.Path(config["config_file_path"]).parent / "blocks.json"  # written by build.py
     blocks[:] = json.loads(file.read_text(encoding="utf-8"))
 
 

@@ -1,4 +1,4 @@
-# Names of the library in text: where each is described, and links to it from code and comments.
+# Finds the page that describes a name of the library, and links names in code and comments to it.
 # SPDX-License-Identifier: Apache-2.0
 import pathlib
 import re
@@ -10,12 +10,12 @@ import pygments.lexers
 
 import headers
 
-# Words of prose that are names of classes, too: linked only as code.
+# Class names that are also English words, and are therefore linked only in code.
 PLAIN_WORD = re.compile(r"[A-Z]?[a-z0-9]+")
 
 
 def place(path):
-    """Where a file or folder of the tree stands in the site; a README.md is the page of its folder."""
+    """Returns the path in the site of a file or folder of the tree; a README.md becomes the page of its folder."""
     relative = path.relative_to(headers.ROOT)
     if relative == pathlib.Path("README.md"):
         return pathlib.Path("index.md")
@@ -29,10 +29,10 @@ def place(path):
 class Names:
     def __init__(self):
         self.places = {}  # name: (page, anchor)
-        self.blocks = []  # code as HTML, which hooks.py puts in: Markdown is slow on thousands of tags
+        self.blocks = []  # code as HTML; hooks.py inserts it, because Markdown is slow on thousands of tags
 
     def add(self, item, page, anchor):
-        """By its whole name, and by the last part unless another one came first."""
+        """Registers an item under its full name, and under the last part if no earlier item has this name."""
         self.places.setdefault(item.name, (page, anchor))
         self.places.setdefault(item.short, (page, anchor))
 
@@ -41,7 +41,7 @@ class Names:
         return None if target is None else ("" if target[0] == page else target[0] + ".html") + "#" + target[1]
 
     def target(self, name):
-        """page.md#anchor for a name that stands as code in a guide: of a type, or name() of a function."""
+        """Returns page.md#anchor for a name in code quotes in a guide, Type or function(), or None."""
         plain = name.removesuffix("()")
         if plain == name and not name.rpartition("::")[2][:1].isupper():
             return None
@@ -49,7 +49,7 @@ class Names:
         return f"{page}.md#{place}" if page else None
 
     def code(self, text, page, own=""):
-        """A block of C++ in which the library's types are links."""
+        """Returns a block of C++ in which the library's types are links."""
         body = pygments.highlight(text, pygments.lexers.CppLexer(), pygments.formatters.HtmlFormatter(nowrap=True))
 
         def link(match):
@@ -63,7 +63,7 @@ class Names:
         return f'<div class="highlight declaration">{len(self.blocks) - 1}</div>\n'
 
     def prose(self, text, page, own=""):
-        """A comment as Markdown: indented lines are code, all else is escaped text in which names are links."""
+        """Returns a comment as Markdown: indented lines are code, other lines are escaped text with links for names."""
         blocks = re.split(r"\n{2,}", text)
         return "\n\n".join(self.code(textwrap.dedent(each), page, own) if each.startswith("    ")
                            else self.paragraph(" ".join(each.split()), page, own) for each in blocks)
@@ -90,7 +90,7 @@ class Names:
         return f"[{match.group(0)}]({target.replace('.html#', '.md#')})"
 
     def summary(self, item, page):
-        """The first sentence of the comment, but for one of two words."""
+        """Returns the first sentence of the comment, without stopping at a period in the first 20 characters."""
         text = " ".join(item.comment.split("\n\n")[0].split())
         owner = re.sub(r"(Options|Hyperparameters)$", "", item.short)
         if not text and owner != item.short:

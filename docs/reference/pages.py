@@ -1,4 +1,4 @@
-# Writes the pages of the reference, in Markdown, from what the headers declare.
+# Writes the pages of the reference, in Markdown, from the declarations in the headers.
 # SPDX-License-Identifier: Apache-2.0
 import fnmatch
 import re
@@ -22,7 +22,7 @@ def page_of(pages, header):
     for page in pages:
         if any(fnmatch.fnmatch(header, each) for each in page["headers"]):
             return page
-    raise SystemExit(f"docs/reference/pages.yml: no page shows {header}")
+    raise SystemExit(f"docs/reference/pages.yml: expected a page for {header}, got none")
 
 
 def anchor(item):
@@ -47,8 +47,8 @@ class Renderer:
         _, subjects = headers.public_headers_test.read_headers(headers.ROOT)
         subjects.sort(key=lambda each: each != headers.public_headers_test.MAIN)
         self.subjects = {each: headers.public_headers_test.reach(headers.ROOT, [each]) for each in subjects}
-        self.silent = []  # declarations that no comment speaks of
-        self.leaders = {}  # name: the declaration whose comment speaks of it, too
+        self.silent = []  # declarations without a comment
+        self.leaders = {}  # name: the declaration whose comment also covers this name
         self.programs = programs.Programs()
 
     def field_table(self, item, page):
@@ -70,7 +70,7 @@ class Renderer:
         return '<div class="fields" markdown>\n\n' + "\n".join(rows) + "\n\n</div>\n\n"
 
     def members(self, item, page, protection):
-        """Member functions and types: those that share a comment stand in one block."""
+        """Returns the member functions and types; members that share a comment are in one block."""
         has_table = bool(item.fields()) and not self.has_function_pointers(item)
         out, group = [], []
 
@@ -105,7 +105,7 @@ class Renderer:
         return any(not field.type for field in item.fields())
 
     def type_section(self, item, page, level):
-        """A class or struct: purpose, fields in their order, members."""
+        """Returns the section of a class or struct: purpose, fields in declaration order, members."""
         name = item.name
         out = [f"{'#' * level} {name} {{#{anchor(item)} data-toc-label=\"{item.short}\"}}\n\n"]
         head = re.sub(r"\s+", " ", item.declaration.removeprefix("typedef "))
@@ -128,7 +128,7 @@ class Renderer:
         return "".join(out)
 
     def options_of(self, item):
-        """The options that a class is made from: these stand in its section, if their page is the same."""
+        """Returns the options struct of a class or alias if both have the same page, so that it is shown in the same section."""
         options = self.by_name.get(item.name + "Options")
         if options is None or item.kind not in (*CLASSES, "typedef"):
             return None
@@ -137,7 +137,7 @@ class Renderer:
         return options if uses and page_of(self.pages, options.header) is page_of(self.pages, item.header) else None
 
     def groups(self, items):
-        """Functions that share a comment, or a name and follow each other, are one entry; others stand alone."""
+        """Groups adjacent functions that share a comment or a name; each group or single item is one entry."""
         result = []
         for item in items:
             last = result[-1][-1] if result else None
@@ -151,7 +151,7 @@ class Renderer:
         return result
 
     def group(self, item, page):
-        """The group of GROUPS that an item belongs to. An alias of a class, as Adam, is a class to its users."""
+        """Returns the group of GROUPS for an item. An alias of a class, such as Adam, counts as a class."""
         alias = re.search(r"^using \w+ = (\w+)", item.declaration)
         if any(fnmatch.fnmatchcase(item.short, each) for each in page.get("bases", [])):
             return "Base classes"
@@ -162,7 +162,7 @@ class Renderer:
         return {"function": "Functions", "variable": "Constants", "define": "Constants"}.get(item.kind, "Types")
 
     def page(self, page):
-        """The page's text: an example, tables of all names, and a section for each."""
+        """Returns the text of a page: an example, tables of all names, and a section for each name."""
         items = [item for header, each in sorted(self.items.items(), key=lambda pair: self.rank(page, pair[0]))
                  for item in each if page_of(self.pages, header) is page]
         if not items:
@@ -211,11 +211,11 @@ class Renderer:
         return (subjects.index(self.subject(header)), min(fits, default=len(page["headers"])), header)
 
     def subject(self, header):
-        """What a program includes: the subject that leads to the header, tutti.h if it does."""
+        """Returns the header that a program includes to get `header`: tutti.h if possible."""
         return next((each for each, reached in self.subjects.items() if header in reached), header)
 
     def index(self):
-        """Every name, by letter. After the pages."""
+        """Returns the index of all names by first letter. Call it after page(), which fills `leaders`."""
         entries = {}
         for header, items in self.items.items():
             page = page_of(self.pages, header)["name"]
@@ -235,7 +235,7 @@ class Renderer:
 
 
 def is_plain(item):
-    """What its name says: constructors that take nothing, operators, names of types."""
+    """Returns true if a member needs no comment: default constructors, operators, type aliases."""
     short = item.short
     return bool(re.search(r"operator|= default$|\(\)( const)?( noexcept)?$", item.declaration) or item.kind == "typedef"
                 or item.name.split("::")[-2:-1] == [short] or "~" in short)

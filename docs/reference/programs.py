@@ -1,4 +1,4 @@
-# Programs of README.md, guides and examples, which tests compile and run: each page of the reference shows one.
+# Finds the program in README.md, a guide or an example that each page of the reference shows.
 # SPDX-License-Identifier: Apache-2.0
 import re
 import sys
@@ -18,11 +18,11 @@ class Programs:
             title = "the home page" if path == GUIDES[0] else path.read_text(encoding="utf-8").split("\n")[0].lstrip("# ")
             self.guides += [(code, path, title) for _, _, code in extract_snippets.blocks_of(path) if "int main" in code]
         for path in sorted((headers.ROOT / "examples").rglob("*.c*")):
-            text = path.read_text(encoding="utf-8")  # its functions, each with what stands right above it
+            text = path.read_text(encoding="utf-8")  # its functions, each with the comment directly above
             self.examples += [(code, path, path.relative_to(headers.ROOT).as_posix()) for code in re.split(r"\n\n(?=\S)", text)]
 
     def example(self, wanted):
-        """The shortest program of a guide that has all words in its code or file; without one, function of an example."""
+        """Returns the shortest guide program whose code or path contains all words, or else such a function of an example."""
         for programs in (self.guides, self.examples):
             fitting = [each for each in programs
                        if all(re.search(rf"\b{word}\b", f"{each[1]}\n{each[0]}") for word in wanted.split())]

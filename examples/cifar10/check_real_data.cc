@@ -50,7 +50,7 @@ bool check_seed(TrainFlags flags, const ImageData& images, std::int64_t seed) {
          mean < kHighest;
 }
 
-/// Prints whether the archive is the published one. `data_dir` is its path or its folder.
+/// Prints whether the archive is the published archive. `data_dir` is its path or its folder.
 void say_which_archive(const std::filesystem::path& data_dir) {
   for (const auto& path : {data_dir, data_dir / "cifar-10-binary.tar.gz"}) {
     if (!std::filesystem::is_regular_file(path)) continue;
@@ -75,11 +75,11 @@ int check(const TrainFlags& flags, std::int64_t num_seeds) {
   }
   for (std::int64_t seed = 0; seed < num_seeds; ++seed) {
     if (!check_seed(flags, images, seed)) {
-      std::printf("failed: the loss is not the published one\n");
+      std::printf("failed: the loss does not match the published loss\n");
       return 1;
     }
   }
-  std::printf("proven: the loss is the published one, with %lld seeds\n",
+  std::printf("proven: the loss matches the published loss, with %lld seeds\n",
               static_cast<long long>(num_seeds));
   return 0;
 }
@@ -90,11 +90,11 @@ int main(int argc, char** argv) {
   TrainFlags values;
   values.train_dir = (std::filesystem::temp_directory_path() / "cifar10_check").string();
   std::int64_t num_seeds = 3;
-  Flags flags("Compares the loss near step 1,270 on the real CIFAR-10 with the published one");
+  Flags flags("Compares the loss near step 1,270 on the real CIFAR-10 with the published loss");
   flags.add("--data_dir,--data-dir", values.data_dir,
             "folder with CIFAR-10's binary files, or with cifar-10-binary.tar.gz");
   flags.add("--train_dir,--train-dir", values.train_dir, "folder for checkpoints and summaries");
-  flags.add("--seeds", num_seeds, "number of trainings, each with different initial weights");
+  flags.add("--seeds", num_seeds, "number of training runs, each with a different seed");
   flags.add_footer("Exit codes: 0 proven, 1 failed, 77 unproven because the data are missing.");
   if (const int code = flags.parse(argc, argv); code >= 0) return code;
   return run_example([&] { return check(values, num_seeds); });

@@ -1,4 +1,4 @@
-// Trains the tutorial's network on synthetic images and compares its speed with the published one.
+// Trains the tutorial's network on synthetic images and compares the speed with the published log.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <filesystem>
@@ -16,7 +16,7 @@ using namespace tutti::examples::cifar10;
 
 namespace {
 
-// number of initial steps that are not measured, because they include setup
+// Number of initial steps that are not measured, because they include setup.
 constexpr std::int64_t kWarmUp = 2;
 
 int check(TrainFlags flags, std::int64_t steps) {
@@ -36,7 +36,8 @@ int main(int argc, char** argv) {
   values.train_dir = (std::filesystem::temp_directory_path() / "cifar10_speed").string();
   values.num_gpus = 2;
   std::int64_t steps = 40;
-  Flags flags("Compares the speed of the CIFAR-10 tutorial's training with the published one");
+  Flags flags(
+      "Compares the training speed of the CIFAR-10 tutorial's network with the published speed");
   flags.add("--batch_size,--batch-size", values.batch_size, "batch size of each tower");
   flags.add("--data_dir,--data-dir", values.data_dir, "folder for the synthetic images");
   flags.add("--train_dir,--train-dir", values.train_dir, "folder for checkpoints and summaries");
@@ -44,7 +45,7 @@ int main(int argc, char** argv) {
   flags.add("--devices", values.devices,
             "devices of the towers, instead of --num_gpus: gpu:0,gpu:2 or cpu:0-3");
   flags.add("--steps", steps, "number of measured steps");
-  flags.add_footer("Exit code: 0 if faster than all published lines, else 1.");
+  flags.add_footer("Exit code: 0 if training is faster than in all published log lines, else 1.");
   if (const int code = flags.parse(argc, argv); code >= 0) return code;
   return run_example([&] {
     if (steps >= 1 && values.batch_size >= 1 && values.num_gpus >= 1) return check(values, steps);

@@ -19,7 +19,7 @@ struct DistortedInputOptions {
   /// Number of examples per step, across all towers.
   std::int64_t batch_size = 128;
   std::uint64_t seed = 0;
-  /// Number of images that are distorted in parallel; it does not affect their order.
+  /// Number of images that are distorted in parallel; does not affect the order of images.
   int num_threads = 1;
 };
 

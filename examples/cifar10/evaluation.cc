@@ -22,7 +22,7 @@ namespace {
 
 constexpr int kMaxCpuDevices = 16;
 
-/// Returns all GPUs, or a virtual CPU device for each core if there is no GPU.
+/// Returns all GPUs or, if there are none, a virtual CPU device per core (at most 16).
 std::vector<Device> evaluation_devices() {
   std::vector<Device> devices = default_devices();
   if (devices.front().type == DeviceType::kGpu) return devices;

@@ -23,11 +23,11 @@ struct EvalFlags {
   std::int64_t eval_interval_secs = 300;
   std::int64_t num_examples = 10'000;
   bool run_once = false;
-  // Training has these flags, too.
+  // The training programs also have these flags.
   std::int64_t batch_size = 128;
   std::string data_dir = "/tmp/cifar10_data";
   bool use_fp16 = false;
-  // The tutorial does not have these flags.
+  // The tutorial does not have this flag.
   bool synthetic = false;
 };
 
@@ -41,7 +41,7 @@ struct Precision {
 /// Evaluates the network with the moving averages of a checkpoint as its weights.
 class Evaluator {
  public:
-  /// Evaluates on these devices, each of which gets a part of each batch.
+  /// Evaluates on `devices`; each device gets a part of each batch.
   explicit Evaluator(std::vector<Device> devices, bool use_fp16 = false);
   /// Loads the averages from a checkpoint and returns the checkpoint's step. Throws the same errors
   /// as load_weights().

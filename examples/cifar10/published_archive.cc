@@ -1,4 +1,4 @@
-// Computes MD5 digests, because the CIFAR-10 home page publishes one for its archive.
+// Computes MD5 digests, because the CIFAR-10 home page publishes the MD5 digest of its archive.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/cifar10/published_archive.h"
 

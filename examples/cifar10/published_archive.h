@@ -1,4 +1,4 @@
-// Comparison of an archive with the one on the CIFAR-10 home page.
+// Comparison of an archive with the archive published on the CIFAR-10 home page.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22,7 +22,7 @@ inline const ArchiveIdentity kPublishedArchive{170'052'171, "c32a1d4ab5d03f1284b
 ArchiveIdentity identity_of(std::istream& in);
 
 /// Returns "170052171 bytes, MD5 c32a...: the published archive"; for any other archive, the text
-/// also has the expected identity.
+/// also contains the expected size and digest.
 std::string describe(const ArchiveIdentity& archive);
 
 }  // namespace tutti::examples::cifar10

@@ -1,4 +1,4 @@
-// Implements the comparison of the training speed with the published one.
+// Implements the comparison of the training speed with the published speed.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/cifar10/speed_report.h"
 

@@ -1,4 +1,4 @@
-// Synthetic images in CIFAR-10's file format, for machines without the real ones.
+// Synthetic images in CIFAR-10's file format, for machines without the real images.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -39,7 +39,7 @@ class Tower {
   void add_loss(std::string_view name, const Tensor& loss);
   const std::vector<NamedTensor>& losses() const { return losses_; }
   /// Returns the sum of the losses so far, in the order of add_loss(). Throws kFailedPrecondition
-  /// if there is none.
+  /// if there are no losses.
   Tensor total_loss() const;
 
   /// Stores a layer's output for the summaries, if this step writes any.

@@ -29,7 +29,7 @@ void declare(Flags& flags, TrainFlags& values) {
             "folder with CIFAR-10's binary files, or with cifar-10-binary.tar.gz");
   flags.add("--use_fp16,--use-fp16", values.use_fp16, "computes in float16");
   flags.add("--train_dir,--train-dir", values.train_dir, "folder for checkpoints and summaries");
-  flags.add("--max_steps,--max-steps", values.max_steps, "number of steps");
+  flags.add("--max_steps,--max-steps", values.max_steps, "global step at which training ends");
   flags.add("--log_device_placement,--log-device-placement", values.log_device_placement,
             "prints the devices of variables and operations");
   flags.add("--log_frequency,--log-frequency", values.log_frequency, "steps between two log lines");
@@ -38,9 +38,9 @@ void declare(Flags& flags, TrainFlags& values) {
   flags.add("--resume", values.resume, "continues from the latest checkpoint of train_dir");
   flags.add("--seed", values.seed, "seed of weights, shuffling and distortions");
   flags.add("--variable_device,--variable-device", values.variable_device,
-            "device of the variables; 'first': that of the first tower");
+            "device of the variables; 'first': the first tower's device");
   flags.add("--memory_report,--memory-report", values.memory_report,
-            "prints variable bytes per device, for this and other placements");
+            "prints the bytes of variables per device, for this and other placements");
 }
 
 void check(const TrainFlags& flags) {
@@ -69,7 +69,7 @@ int parse_train_flags(int argc, char** argv, bool with_towers, TrainFlags& value
     flags.add("--devices", values.devices,
               "devices of the towers, instead of --num_gpus: gpu:0,gpu:2 or cpu:0-3");
     flags.add("--tower_weights,--tower-weights", values.tower_weights,
-              "shares of the batch per tower, such as 3,1; empty: equal");
+              "relative share of the batch per tower, such as 3,1; empty: equal shares");
   }
   if (const int code = flags.parse(argc, argv); code >= 0) return code;
   try {

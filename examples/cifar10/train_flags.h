@@ -10,8 +10,8 @@
 
 namespace tutti::examples::cifar10 {
 
-/// Flags, with the tutorial's names and defaults where it has them. --batch-size is accepted for
-/// --batch_size, and so on.
+/// Flags of the training programs. Flags of the tutorial keep their names and defaults. In flag
+/// names, dashes may replace underscores.
 struct TrainFlags {
   std::int64_t batch_size = 128;
   std::string data_dir = "/tmp/cifar10_data";
@@ -35,12 +35,12 @@ struct TrainFlags {
 /// the exit code if the program should end: after --help, or after an error, which it prints.
 int parse_train_flags(int argc, char** argv, bool with_towers, TrainFlags& flags);
 
-/// Returns the devices of the towers: the named ones, the first --num_gpus GPUs, or as many virtual
-/// CPU devices if there is no GPU. Throws kInvalidArgument if there are too few.
+/// Returns the devices of the towers: those of --devices, or else the first --num_gpus GPUs, or as
+/// many virtual CPU devices if there is no GPU. Throws kInvalidArgument if there are too few.
 std::vector<Device> tower_devices(const TrainFlags& flags);
 
 /// Parses --tower_weights; empty means equal shares. Throws kInvalidArgument naming the flag unless
-/// it has one positive number per tower.
+/// the flag has one positive number per tower.
 std::vector<double> tower_weights(const TrainFlags& flags, std::size_t num_towers);
 
 /// Parses --variable_device. "first" is the device of the first tower; the default is host memory.

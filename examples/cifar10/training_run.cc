@@ -117,7 +117,7 @@ void TrainingRun::print_line(const StepResult& result, std::int64_t step) {
   steps_to_log_ = 0;
 }
 
-/// Runs one step. Returns false after the last one.
+/// Runs one step. Returns false after the last step.
 bool TrainingRun::one_step(const PerReplica<Batch>& batch) {
   const std::int64_t step = trainer_.global_step().value().item_int();
   const bool with_summaries = step % kSummaryFrequency == 0;
@@ -130,8 +130,7 @@ bool TrainingRun::one_step(const PerReplica<Batch>& batch) {
   for (const std::string& line : result.placement) std::printf("%s\n", line.c_str());
   if (!std::isfinite(result.loss)) {
     fail(ErrorCode::kFailedPrecondition, "Model diverged with loss = NaN: step ", step,
-         ": expected a finite loss, got ", result.loss,
-         "; try another --seed, or leave out --fp16");
+         ": expected a finite loss, got ", result.loss, "; try another --seed, or omit --use_fp16");
   }
   if (step % flags_.log_frequency == 0) print_line(result, step);
   if (with_summaries) summaries_.write(trainer_, result, step);
@@ -144,7 +143,8 @@ bool TrainingRun::one_step(const PerReplica<Batch>& batch) {
 int TrainingRun::train() {
   const std::int64_t done = trainer_.global_step().value().item_int();
   if (done >= flags_.max_steps) {
-    std::printf("Nothing to do: %lld steps are done.\n", static_cast<long long>(done));
+    std::printf("Nothing to do: %lld steps are already done; set a larger --max_steps.\n",
+                static_cast<long long>(done));
     return 0;
   }
   std::signal(SIGINT, request_stop);

@@ -15,7 +15,7 @@
 
 namespace tutti::examples::cifar10 {
 
-/// Exit code of a run that a signal stopped, after saving a checkpoint.
+/// Exit code of a run that saved a checkpoint and stopped because of a signal.
 inline constexpr int kStoppedOnRequest = 75;
 
 /// Trains on `images` as the flags specify, and prints to standard output. Without --resume, it
@@ -33,7 +33,8 @@ class TrainingRun {
   int train();
   /// Returns the loss of each step that this process ran.
   const std::vector<float>& losses() const { return losses_; }
-  /// Returns the duration of each of these steps, in seconds, including the wait for the batch.
+  /// Returns the duration of each step that this process ran, in seconds, including the wait for
+  /// the batch.
   const std::vector<double>& step_seconds() const { return step_seconds_; }
 
  private:

@@ -52,7 +52,7 @@ void check(const ExampleOptions& options) {
   }
   if (options.update_mode != "sync" && options.strategy != "parameter_server") {
     throw UsageError(concat("--update-mode ", options.update_mode, ": steps of --strategy ",
-                            options.strategy, " are synchronous; use parameter_server"));
+                            options.strategy, " are synchronous; use --strategy parameter_server"));
   }
   const auto names = registered_cross_device_ops();
   if (std::ranges::find(names, options.cross_device_ops) == names.end()) {
@@ -60,14 +60,14 @@ void check(const ExampleOptions& options) {
                             options.cross_device_ops));
   }
   if (options.resume && options.checkpoint_dir.empty()) {
-    throw UsageError("--resume: expected --checkpoint-dir, too, got none");
+    throw UsageError("--resume: expected --checkpoint-dir as well, got none");
   }
 }
 
 void declare(Flags& flags, ExampleOptions& options) {
   add_strategy_flags(flags, options);
   flags.add("--virtual-gpus", options.virtual_gpus,
-            "splits each GPU into devices: 4, or 4:512 with 512 MiB each");
+            "splits each GPU into virtual GPUs: 4, or 4:512 for 512 MiB each");
   flags.add("--plugin", options.plugin, "shared library with a cross-device operation");
   flags.add_choice("--dtype-policy", options.dtype_policy,
                    {"float32", "mixed_bfloat16", "mixed_float16"},

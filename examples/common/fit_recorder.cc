@@ -15,7 +15,7 @@ constexpr std::int64_t kBatchesBetweenBackups = 100;
 void FitRecorder::on_train_batch_end(std::int64_t batch, const Logs& logs) {
   const std::int64_t first = batch * options_.batch_size;
   const std::int64_t rows = std::min(options_.batch_size, num_examples_ - first);
-  // The loss in the logs is the mean over the epoch so far; this computes the loss of each step.
+  // The logs contain the mean loss of the epoch so far. The difference of sums is the step's loss.
   if (batch == 0) sum_ = 0.0;
   const double sum = logs.at("loss") * static_cast<double>(first + rows);
   record_.step(static_cast<float>((sum - sum_) / static_cast<double>(rows)), rows);
@@ -68,7 +68,8 @@ int report(const Strategy& strategy, const Logs& result, const TrainingRecord& r
                 result.at("loss"), result.at("accuracy"), record.examples_per_second());
   }
   if (result.at("accuracy") >= min_accuracy) return 0;
-  std::fprintf(stderr, "error: expected a test accuracy of at least %.4f\n", min_accuracy);
+  std::fprintf(stderr, "error: expected a test accuracy of at least %.4f, got %.4f\n", min_accuracy,
+               result.at("accuracy"));
   return 1;
 }
 

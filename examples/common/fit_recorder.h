@@ -24,14 +24,14 @@ class FitRecorder final : public Callback {
   TrainingRecord& record_;
   const ExampleOptions& options_;
   std::int64_t num_examples_;
-  double sum_ = 0.0;  // sum over the examples of this epoch so far
+  double sum_ = 0.0;  // sum of the losses of this epoch's examples so far
 };
 
 /// Returns fit() options with the epochs, the recorder, and the --log-dir logs.
 FitOptions fit_options(const ExampleOptions& options, TrainingRecord& record,
                        std::int64_t num_examples);
 
-/// Callbacks that implement --checkpoint-dir and --resume. The constructor's arguments must outlive
+/// Implements --checkpoint-dir and --resume for fit(). The constructor's arguments must outlive
 /// this object.
 class CheckpointedFit {
  public:

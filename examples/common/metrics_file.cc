@@ -24,7 +24,7 @@ void write_metrics(const ExampleOptions& options, const TrainingRecord& record, 
                    Strategy& strategy, std::span<const Variable> weights,
                    std::span<const Variable> slots) {
   if (options.metrics_json.empty()) return;
-  // Computing a hash reads variables, which is collective, although only the chief writes the file.
+  // All workers compute the hashes, because reading variables is collective.
   const std::string weights_hash = hash_variables(weights);
   const std::string slots_hash = hash_variables(slots);
   if (!strategy.is_chief()) return;

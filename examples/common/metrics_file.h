@@ -12,7 +12,7 @@
 
 namespace tutti::examples {
 
-/// Returns a record that stores losses if --metrics-json reports them.
+/// Returns a record that stores the losses if --metrics-json is given.
 TrainingRecord make_record(const ExampleOptions& options);
 
 /// Writes one JSON object to the --metrics-json file, if that flag is given. `slots` are the

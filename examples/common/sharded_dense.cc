@@ -49,7 +49,7 @@ Tensor sharded_dense(const Tensor& features, const std::vector<Variable>& weight
         logits.push_back(of_all(part_of_rows(in[0], round, workers)));
       } else {
         const Tensor rows = context.broadcast(in[0], kAxis, round);
-        // zeros on all workers except worker `round`
+        // The result is 0 on all workers except worker `round`.
         const Tensor own = context.reduce(terms(rows), kAxis, round);
         logits = {logits.empty() ? own : logits[0] + own};
       }

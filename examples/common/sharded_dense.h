@@ -8,12 +8,14 @@
 namespace tutti::examples {
 
 /// Choice of the examples that the dense layers process in one round. Each of the K workers has the
-/// features of its own rows. The letters are those of Krizhevsky (arXiv 1404.5997, section 4).
+/// features of its own rows. Krizhevsky (arXiv 1404.5997, section 4) names the schemes (a), (b) and
+/// (c).
 enum class DenseScheme {
   /// (a): one round with the examples of all workers. It has the largest matrix products, but each
   /// worker stores the features of the full batch.
   kAllAtOnce,
-  /// (b): K rounds, each with the examples of one worker, which sends its features to all others.
+  /// (b): K rounds, each with the examples of one worker, which sends its features to all other
+  /// workers.
   kOneByOne,
   /// (c): K rounds, each with 1/K of every worker's examples. All workers send the same amount.
   kSharesOfAll,

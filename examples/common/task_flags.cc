@@ -21,16 +21,18 @@ std::vector<std::string> addresses_of(const std::string& hosts) {
 }  // namespace
 
 void TaskFlags::add_to(Flags& flags) {
-  flags.add("--ps_hosts", ps_hosts, "addresses of the servers, separated by commas");
-  flags.add("--worker_hosts", worker_hosts, "addresses of the workers");
-  flags.add("--job_name", job_name, "ps or worker; default: from TF_CONFIG");
+  flags.add("--ps_hosts", ps_hosts, "addresses of the parameter servers, separated by commas");
+  flags.add("--worker_hosts", worker_hosts, "addresses of the workers, separated by commas");
+  flags.add("--job_name", job_name,
+            "job of this task: ps or worker; default: from the environment");
   flags.add("--task_index", task_index, "index of this task in its job");
 }
 
 std::unique_ptr<ClusterResolver> TaskFlags::resolver() const {
   if (job_name.empty()) {
     if (ps_hosts.empty() && worker_hosts.empty()) return resolver_from_environment();
-    fail(ErrorCode::kInvalidArgument, "--ps_hosts, --worker_hosts: expected --job_name as well");
+    fail(ErrorCode::kInvalidArgument,
+         "--ps_hosts, --worker_hosts: expected --job_name as well, got none");
   }
   const ClusterSpec cluster(
       {{"ps", addresses_of(ps_hosts)}, {"worker", addresses_of(worker_hosts)}});

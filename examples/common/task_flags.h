@@ -11,15 +11,15 @@
 
 namespace tutti::examples {
 
-/// --ps_hosts a:1,b:1 --worker_hosts c:1,d:1 --job_name ps|worker --task_index 0|1
+/// Flags --ps_hosts a:1,b:1 --worker_hosts c:1,d:1 --job_name ps|worker --task_index 0|1.
 struct TaskFlags {
   std::string ps_hosts, worker_hosts, job_name;
   std::int64_t task_index = 0;
 
   void add_to(Flags& flags);
-  /// Returns the cluster resolver that the flags describe. Without flags, returns the one for the
-  /// environment (TF_CONFIG, `tutti run`). Throws kInvalidArgument if there are hosts but no job
-  /// name.
+  /// Returns the cluster resolver that the flags describe. Without flags, returns the resolver for
+  /// the environment (TF_CONFIG, `tutti run`). Throws kInvalidArgument if there are hosts but no
+  /// job name.
   std::unique_ptr<ClusterResolver> resolver() const;
 };
 

@@ -31,7 +31,8 @@ struct GptOptions : ExampleOptions {
 
   void add_to(Flags& flags) {
     flags.remove({"--data-dir"});
-    flags.add("--text", text, "file to train on; none: only generates with --load");
+    flags.add("--text", text,
+              "file to train on; without it, --load is needed, and text is only generated");
     flags.add("--vocabulary", config.vocabulary,
               "number of tokens, learned from the text; 256: bytes");
     config.add_to(flags);
@@ -40,11 +41,12 @@ struct GptOptions : ExampleOptions {
     flags.add("--save", save, "folder for the files that --load reads");
     flags.add("--prompt", prompt, "text that the model continues");
     flags.add("--tokens", tokens, "number of tokens to generate");
-    flags.add("--temperature", temperature, "randomness of tokens; 0: always the likeliest");
+    flags.add("--temperature", temperature,
+              "randomness of generated tokens; 0: always the likeliest token");
     flags.add("--top-k", top_k, "draws from the K likeliest tokens; 0: from all");
     flags.add("--top-p", top_p, "draws from the likeliest tokens with this total probability");
     flags.add("--min-accuracy", min_accuracy, "fails below this accuracy of predicted tokens");
-    flags.add("--explain", explain, "prints what a step costs a device of the mesh, and exits");
+    flags.add("--explain", explain, "prints the cost of a step per device of the mesh, and exits");
     flags.add("--max-memory", max_memory, "memory of each device, in MiB; 0: no limit");
   }
 };
@@ -59,8 +61,9 @@ struct Corpus {
     test = Dataset::from_tensors({slice(stream, {first_tested}, {-1})}).pack(context, labels);
     num_rows = (first_tested - 1) / context;
     if (all - first_tested > context) return;
-    fail(ErrorCode::kInvalidArgument, "gpt: ", all, " tokens are too few for rows of ", context,
-         " tokens; try a longer text, or a smaller --context");
+    fail(ErrorCode::kInvalidArgument, "gpt: --text: expected more than ", context,
+         " tokens in the last tenth, which is for testing, got ", all - first_tested,
+         "; use a longer text or a smaller --context");
   }
   std::int64_t all, first_tested, num_rows = 0;
   Dataset train = Dataset::range(0), test = Dataset::range(0);
@@ -132,7 +135,7 @@ int explain(Strategy& strategy, const GptOptions& options) {
 int run(GptOptions options) {
   if (options.explain) return explain(*make_strategy(options), options);
   if (options.text.empty() && options.load.empty())
-    fail(ErrorCode::kInvalidArgument, "gpt: expected --text to train on, or --load");
+    fail(ErrorCode::kInvalidArgument, "gpt: expected --text to train on, or --load, got neither");
   std::unique_ptr<Strategy> strategy = make_strategy(options);
   if (options.max_memory > 0) {
     for (const Device& device : strategy->worker_devices())
@@ -174,7 +177,7 @@ int run(GptOptions options) {
 
 int main(int argc, char** argv) {
   GptOptions options;
-  const int code = parse_options(argc, argv, "Trains a GPT on a text, and lets it write", options,
+  const int code = parse_options(argc, argv, "Trains a GPT on a text, and generates text", options,
                                  [&](Flags& flags) { options.add_to(flags); });
   return code >= 0 ? code : run_example([&] { return run(options); });
 }

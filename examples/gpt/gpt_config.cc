@@ -103,7 +103,7 @@ GptConfig llama_of_json(const Json& json) {
   config.features = json.at("hidden_size").as_int();
   config.hidden = json.at("intermediate_size").as_int();
   config.epsilon = real(json, "rms_norm_eps", 1e-6);
-  // Newer files have a group for the parameters of rotary embeddings.
+  // Newer files group the parameters of rotary embeddings in rope_parameters.
   const Json* const rope = given(json, "rope_parameters");
   config.rotary_max_wavelength = real(rope ? *rope : json, "rope_theta", 10000.0);
   if (rope) require(*rope, "rope_type", "default");

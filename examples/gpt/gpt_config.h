@@ -24,7 +24,7 @@ struct GptConfig {
   // Size of feed-forward layers. 0: 4 * features (gpt2), or features * 8 / 3 rounded up to a
   // multiple of 32 (llama).
   std::int64_t hidden = 0;
-  bool tied = true;  // true if the output shares the embedding's weights
+  bool tied = true;  // true if the output layer shares the embedding's weights
   double epsilon = 1e-5;
   double rotary_max_wavelength = 10000.0;
   double dropout = 0.0;
@@ -41,8 +41,8 @@ struct GptConfig {
 
 /// Returns config.json as `transformers` writes it for GPT2LMHeadModel and LlamaForCausalLM.
 Json config_json(const GptConfig& config);
-/// Parses config.json. Throws kUnimplemented, naming the model or setting, if neither network
-/// supports it, and kInvalidArgument if a member is missing.
+/// Parses config.json. Throws kUnimplemented, naming the model type or setting, if it is not
+/// supported, and kInvalidArgument if a member is missing.
 GptConfig config_of_json(const Json& json);
 
 }  // namespace tutti::examples

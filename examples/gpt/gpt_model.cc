@@ -10,8 +10,8 @@ namespace {
 /// Returns GPT-2's initializer, which is also used for Llama.
 Initializer kernel_initializer() { return initializers::random_normal(0.0, 0.02); }
 
-/// Returns an initializer with smaller weights, for the 2 * config.layers layers that add their
-/// outputs to the residual stream.
+/// Returns an initializer with smaller weights for the last layer of each GPT-2 block. The scale
+/// accounts for the 2 * config.layers additions to the residual stream.
 Initializer residual_initializer(const GptConfig& config) {
   return initializers::random_normal(0.0,
                                      0.02 / std::sqrt(2.0 * static_cast<double>(config.layers)));

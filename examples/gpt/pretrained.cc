@@ -124,7 +124,7 @@ std::map<std::string, Tensor> read_tensors(const std::string& folder) {
   return tensors;
 }
 
-/// Returns a tensor by name. GPT-2's first files lack the prefix "transformer.".
+/// Returns a tensor by name. GPT-2's original files lack the prefix "transformer.".
 const Tensor& find_tensor(const std::map<std::string, Tensor>& tensors, const std::string& name) {
   constexpr std::string_view kRoot = "transformer.";
   auto found = tensors.find(name);
@@ -140,7 +140,7 @@ Variable find_variable(const Gpt& model, const std::string& name) {
   fail(ErrorCode::kInternal, "gpt: the model has no variable '", name, "'");
 }
 
-/// Returns the value as the file stores it: a matrix with merged heads.
+/// Returns a kernel as a matrix with merged heads, and a bias as a vector, as in the file.
 Tensor as_stored(const PretrainedPlace& place, const Tensor& value) {
   const Shape& shape = value.shape();
   if (place.tensor.ends_with(".bias")) return reshape(value, {-1});

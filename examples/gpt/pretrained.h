@@ -12,7 +12,7 @@
 
 namespace tutti::examples {
 
-/// Position of a variable's values in model.safetensors.
+/// Location of a variable's values in model.safetensors.
 struct PretrainedPlace {
   std::string variable;
   std::string tensor;
@@ -21,7 +21,7 @@ struct PretrainedPlace {
   std::int64_t part = 0, num_parts = 1;
 };
 
-/// Returns the positions of all variables. Parts of one tensor are adjacent and in order.
+/// Returns the locations of all variables. Parts of one tensor are adjacent and in order.
 std::vector<PretrainedPlace> pretrained_places(const GptConfig& config);
 
 GptConfig read_config(const std::string& folder);
@@ -36,7 +36,7 @@ void load_pretrained(Gpt& model, const std::string& folder);
 /// Returns the content of model.safetensors for this model. Collective.
 SafetensorsFile pretrained_file(const Gpt& model);
 /// Writes the weights, config.json and tokenizer.json for `transformers`. Only one process may call
-/// it.
+/// this function.
 void save_pretrained(const GptConfig& config, const SafetensorsFile& weights,
                      std::string_view tokenizer_json, const std::string& folder);
 

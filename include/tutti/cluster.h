@@ -10,4 +10,4 @@
 #include "tutti/cluster/resolvers/launcher_resolvers.h"   // MPI jobs, SageMaker jobs
 #include "tutti/cluster/resolvers/slurm_resolver.h"       // tasks of a Slurm job
 #include "tutti/cluster/resolvers/tf_config_resolver.h"   // clusters from TF_CONFIG
-#include "tutti/strategy/recovery.h"                      // checkpoints of several workers
+#include "tutti/strategy/recovery.h"                      // recovery after a worker dies

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Other subjects have their own headers: cluster.h, communicator.h, estimator.h, gpu.h, horovod.h,
-// mesh.h, model_parallel.h, parameter_server.h, readers.h.
+// libtorch.h, mesh.h, model_parallel.h, parameter_server.h, readers.h, tpu.h.
 #pragma once
 
 #include "tutti/autograd/embedding_lookup.h"        // lookups of rows, single or combined
@@ -16,7 +16,7 @@
 #include "tutti/model/layers/layers.h"              // Dense, Conv2D, ...
 #include "tutti/model/layers/losses.h"              // losses; compute_average_loss
 #include "tutti/model/sequential.h"                 // models: compile, fit; losses, metrics
-#include "tutti/model/training/training_session.h"  // hooks and recovery of training loops
+#include "tutti/model/training/training_session.h"  // sessions for custom training loops
 #include "tutti/optimizer/optimizers.h"             // SGD, Adam, ...; learning-rate schedules
 #include "tutti/strategy/captured_step.h"           // steps replayed on GPUs
 #include "tutti/strategy/factory/make_strategy.h"   // a strategy by its name

@@ -1,9 +1,9 @@
 // Estimator: its variables, and the steps of training, evaluation and prediction.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A model function is first called on one batch, which records the variables that it creates; the
-// strategy then creates them. In later steps the function receives these variables in the recorded
-// order.
+// The first call of a model function, on one batch, records the variables that it creates; the
+// strategy then creates these variables. In later steps the function receives these variables in
+// the recorded order.
 #include "tutti/model/estimator/estimator.h"
 
 #include <algorithm>
@@ -103,21 +103,23 @@ class Finder final : public VariableCreator {
   std::shared_ptr<VariableStorage> create(const Variable::Initializer&, const RandomKey&,
                                           VariableOptions options) override {
     if (next_ == record_.size() || record_[next_].options.name != options.name) {
-      fail_different(concat("'", options.name, "'"));
+      fail_different(concat("variable '", options.name, "'"));
     }
     return variables_[next_++].shared_storage();
   }
   void require_all() const {
-    if (next_ < record_.size()) fail_different("no more");
+    if (next_ < record_.size()) fail_different("no further variable");
   }
 
  private:
   [[noreturn]] void fail_different(const std::string& got) const {
     fail(ErrorCode::kFailedPrecondition,
-         "Estimator: the model function creates different variables than ",
-         "in its first call; expected ",
-         next_ < record_.size() ? concat("'", record_[next_].options.name, "'") : "no more",
-         " as variable ", next_, ", got ", got, "; use the same layers in the same order");
+         "Estimator: the model function creates different variables than in its first call: ",
+         "expected ",
+         next_ < record_.size()
+             ? concat("variable ", next_, " to be '", record_[next_].options.name, "'")
+             : concat("only ", next_, " variable(s)"),
+         ", got ", got, "; create the same layers in the same order in every call");
   }
 
   const std::vector<Variable>& variables_;
@@ -133,8 +135,8 @@ EstimatorSpec call(const ModelFn& model_fn, const Batch& batch, EstimatorMode mo
 void check_spec(const EstimatorSpec& spec, EstimatorMode mode) {
   const auto require = [](bool is_given, const char* what) {
     if (is_given) return;
-    fail(ErrorCode::kInvalidArgument, "Estimator: the model function returns no ", what,
-         "; expected it in the EstimatorSpec for this mode");
+    fail(ErrorCode::kInvalidArgument, "Estimator: expected ", what,
+         " in the EstimatorSpec that the model function returns for this mode, got no ", what);
   };
   if (mode == EstimatorMode::kPredict) return require(spec.predictions.defined(), "predictions");
   require(spec.loss.defined(), "loss");
@@ -270,7 +272,9 @@ Estimator::Estimator(ModelFn model_fn, RunConfig config, std::string warm_start_
   const std::int64_t least =
       std::min({config_.save_checkpoints_steps, config_.save_summary_steps,
                 config_.log_step_count_steps, std::int64_t{config_.keep_checkpoint_max}});
-  internal::require(least >= 0, "Estimator: RunConfig: expected counts >= 0, got ", least);
+  internal::require(
+      least >= 0,
+      "Estimator: RunConfig: expected step intervals and keep_checkpoint_max >= 0, got ", least);
   use_one_device_for(config_.train_distribute);
   use_one_device_for(config_.eval_distribute);
 }

@@ -28,11 +28,11 @@ struct Estimator::Graph {
   std::vector<RecordedVariable> record;
   std::vector<Variable> variables;
   std::unique_ptr<Optimizer> optimizer;  // for kTrain only
-  std::vector<Mean> metrics;             // kEval: "loss" and the metrics of the spec
+  std::vector<Mean> metrics;             // for kEval only: "loss" and the spec's metrics
 
   /// Calls the model function in a replica.
   EstimatorSpec operator()(const Batch& batch) const;
-  /// Runs one training step in a replica and returns its share of the loss.
+  /// Runs one training step in a replica and returns that replica's share of the loss.
   Tensor train(const Batch& batch) const;
   /// Returns a checkpoint that refers to this graph, which must not move.
   Checkpoint checkpoint() const;
@@ -59,8 +59,9 @@ struct Estimator::Run {
   std::vector<std::shared_ptr<SessionRunHook>> hooks;
   SessionRunContext context;
   std::int64_t last = 0;    // number of the last step
-  std::int64_t saved = -1;  // step of the last save; -1 if none
-  /// Returns the number of steps that have updated the variables; checkpoints are named after it.
+  std::int64_t saved = -1;  // step of the last save; -1 if nothing was saved
+  /// Returns the number of steps that have updated the variables; checkpoints have this number in
+  /// their names.
   std::function<std::int64_t()> num_done = [this] { return context.global_step; };
 };
 

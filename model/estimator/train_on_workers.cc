@@ -41,7 +41,8 @@ struct Estimator::Workers {
     coordinator.define(kStep, [this](DistributedIterator& batches) { return step(batches); });
   }
 
-  /// Runs on a worker. Returns the loss; an empty vector at the end of the worker's data.
+  /// Runs one step on a worker. Returns the loss, or an empty vector at the end of the worker's
+  /// data.
   std::vector<float> step(DistributedIterator& batches) const {
     const auto batch = batches.try_next();
     if (!batch) return {};

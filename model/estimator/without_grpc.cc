@@ -1,4 +1,4 @@
-// Functions of Estimator that need gRPC, for builds without it: they throw kUnimplemented.
+// Estimator functions that need gRPC, for builds without gRPC: they throw kUnimplemented.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/estimator/estimator.h"
 

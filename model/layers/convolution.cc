@@ -43,12 +43,12 @@ void require_groups(std::int64_t filters, std::int64_t groups, std::string_view 
 /// Returns the number of input channels per group.
 std::int64_t group_channels(std::int64_t channels, std::int64_t groups, std::string_view who) {
   if (channels % groups == 0) return channels / groups;
-  fail(ErrorCode::kInvalidArgument, who, ": expected groups that divide the ", channels,
-       " channels of the input, got ", groups);
+  fail(ErrorCode::kInvalidArgument, who, ": expected a number of groups that divides the ",
+       channels, " channels of the input, got ", groups);
 }
 
-/// Returns the activation of convolve()'s result, fused into the convolution if the kernels support
-/// it.
+/// Applies the activation to the result of convolve(), fused into the convolution if the kernels
+/// support that.
 template <class Convolve>
 Tensor activated(const ActivationFunction& activation, Conv2dOptions& op,
                  const Convolve& convolve) {
@@ -115,7 +115,7 @@ Tensor DepthwiseConv2D::call(const Tensor& input, CallContext) const {
 SeparableConv2D::SeparableConv2D(std::int64_t filters, Size2D kernel_size,
                                  SeparableConv2DOptions options)
     : LayerOf("SeparableConv2D", filters, kernel_size, std::move(options)) {
-  internal::require_positive(options_.depth_multiplier, "SeparableConv2D", "number of filters");
+  internal::require_positive(options_.depth_multiplier, "SeparableConv2D", "depth_multiplier");
   made_with(filters, kernel_size, options_);
 }
 

@@ -8,7 +8,7 @@
 namespace tutti::internal {
 
 /// Returns fn(x). If x has a 16-bit type, computes in float32, does not cast the weights, and casts
-/// the result to the type of x, as Keras's normalisations do.
+/// the result to the type of x, as Keras's normalisation layers do.
 template <class Fn>
 Tensor in_float32(const Tensor& x, const Fn& fn) {
   if (!is_half(x.dtype())) return fn(x);

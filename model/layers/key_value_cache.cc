@@ -1,4 +1,4 @@
-// Cache of attention's keys and values, so that a call computes only its new steps.
+// Cache of attention keys and values, with which a call computes only new steps.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/key_value_cache.h"
 
@@ -48,7 +48,7 @@ std::pair<Tensor, Tensor> KeyValueCache::appended(const Tensor& key, const Tenso
 void internal::require_no_cache(const CallContext& context, std::string_view who) {
   if (!context.cache) return;
   fail(ErrorCode::kUnimplemented, who,
-       ": its result depends on earlier steps, which a KeyValueCache does not keep; call "
+       ": the layer's result depends on earlier steps, which a KeyValueCache does not store; call "
        "generate() with .use_cache = false");
 }
 

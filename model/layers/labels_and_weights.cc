@@ -127,7 +127,7 @@ Tensor fitted_weight(const Tensor& sample_weight, const Tensor& values, std::str
   for (int i = 0; fits && i < weight.rank(); ++i)
     fits = weight.shape()[i] == values.shape()[i] || weight.shape()[i] == 1;
   internal::require(fits, who, ": the weights do not match the values; expected shape ",
-                    values.shape(), " or one that lacks trailing dimensions, got ",
+                    values.shape(), " or that shape without trailing dimensions, got ",
                     sample_weight.shape());
   return weight;
 }
@@ -141,8 +141,8 @@ Tensor weighted(const Tensor& values, const Tensor& sample_weight, std::string_v
 
 namespace {
 
-/// Returns the number of axes of weights that distinguish examples or steps; a last axis of length
-/// 1 does not count.
+/// Returns the number of axes of weights that distinguish examples or steps. Trailing axes of
+/// length 1, other than the first axis, do not count.
 int axes_of_weights(const Tensor& sample_weight) {
   int axes = sample_weight.defined() ? sample_weight.rank() : 0;
   while (axes > 1 && sample_weight.shape()[axes - 1] == 1) --axes;

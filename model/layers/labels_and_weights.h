@@ -39,8 +39,8 @@ Tensor mean_per_example(const Tensor& values);
 
 /// Returns `sample_weight` as a factor for `values`: cast to their dtype and with the missing
 /// trailing dimensions, so that it broadcasts to values.shape(). Each dimension must be 1 or equal
-/// to that of `values`; a scalar always fits. Otherwise throws kInvalidArgument, naming `who` and
-/// both shapes.
+/// to the same dimension of `values`; a scalar always fits. Otherwise throws kInvalidArgument,
+/// naming `who` and both shapes.
 Tensor fitted_weight(const Tensor& sample_weight, const Tensor& values, std::string_view who);
 
 /// Returns values * fitted_weight(...), or `values` if `sample_weight` is undefined.
@@ -52,8 +52,8 @@ Tensor weighted(const Tensor& values, const Tensor& sample_weight, std::string_v
 /// also have one weight per example ([], [batch], [batch, 1]) or be undefined.
 class StepWeights {
  public:
-  /// Throws kInvalidArgument, naming `who` and the shapes, unless predictions have at least one
-  /// axis after the axes of the weights. `who` must outlive this object.
+  /// Throws kInvalidArgument, naming `who` and the shapes, if there is a weight per step and the
+  /// predictions have no axis after the axes of the weights. `who` must outlive this object.
   StepWeights(const Tensor& predictions, const Tensor& sample_weight, std::string_view who);
 
   /// Returns true if there is a mask or a weight per step. Otherwise each example counts as one
@@ -63,12 +63,12 @@ class StepWeights {
   /// the mask is false.
   Tensor values(const std::function<Tensor(const Tensor&, const Tensor&)>& per_example,
                 const Tensor& labels, const Tensor& predictions) const;
-  /// Returns the weight of each step, float64; 0 where the mask is false.
+  /// Returns the weight of each step, as float64; 0 where the mask is false.
   Tensor weights() const;
-  /// Returns the mean of `values` over the unmasked steps of each example, [batch]; 0 if all steps
-  /// are masked.
+  /// Returns the sum of values times weights over the steps of each example, divided by the number
+  /// of its unmasked steps: [batch]; 0 if all its steps are masked.
   Tensor mean_of_examples(const Tensor& values) const;
-  /// Returns the number of steps of an example, including masked ones.
+  /// Returns the number of steps of an example, including masked steps.
   std::int64_t per_example() const;
 
  private:

@@ -51,9 +51,9 @@ class CallLogScope {
     CallLogScope* scope = innermost;
     while (scope && !scope->repeats_) scope = scope->outer_;
     if (scope) {
-      TUTTI_CHECK(
-          scope->next_ < scope->log_.keys.size(),
-          "expected a repeated layer call to draw as many random numbers as the first, got more");
+      TUTTI_CHECK(scope->next_ < scope->log_.keys.size(),
+                  "expected a repeated layer call to draw as many random numbers as the first "
+                  "call, got more");
     }
     const RandomKey key = scope ? scope->log_.keys[scope->next_++] : make();
     for (CallLogScope* each = innermost; each != scope; each = each->outer_) {
@@ -175,9 +175,9 @@ void Layer::pass_mask(const Tensor& input, const Tensor& result) const {
   const bool made_of_layers =
       std::ranges::any_of(state_->items, [](const State::Item& item) { return !!item.child; });
   if (made_of_layers) return;
-  log_warning_once(
-      concat("layer '", name(), "' (", type_name(), "): the mask of its input is dropped ",
-             "here, because the layer does not support masks; later layers use all steps"));
+  log_warning_once(concat("layer '", name(), "' (", type_name(),
+                          "): the mask of the layer's input is dropped, ",
+                          "because the layer does not support masks; later layers use all steps"));
 }
 
 Tensor Layer::operator()(const Tensor& input, CallContext context) const {
@@ -286,7 +286,7 @@ Tensor MultiLayer::call(const Tensor& input, CallContext context) const {
   const std::vector<Tensor> results = call_all({&input, 1}, context);
   if (results.size() == 1) return results[0];
   fail(ErrorCode::kInvalidArgument, "expected one result, got ", results.size(),
-       "; call apply({&input, 1}), which returns all of them");
+       "; call apply({&input, 1}), which returns all results");
 }
 
 Shape Layer::build_for(const Shape& input) { return build_for({&input, 1}).at(0); }
@@ -300,8 +300,9 @@ std::vector<Shape> Layer::build_as(const std::string& name, const std::string& s
   if (state_->built) {
     if (!std::ranges::equal(state_->input_shapes, inputs)) {
       fail(ErrorCode::kInvalidArgument, "layer '", this->name(), "' (", type_name(),
-           "): is shared, but its inputs have different shapes; expected examples of shape ",
-           join(state_->input_shapes), ", got ", join(inputs), "; try a new layer");
+           "): the layer is shared, but its inputs have different shapes; expected examples of "
+           "shape ",
+           join(state_->input_shapes), ", got ", join(inputs), "; use a new layer");
     }
     return state_->output_shapes;
   }
@@ -389,7 +390,7 @@ void Layer::set_dtype_policy(const DTypePolicy& policy) {
     fail(ErrorCode::kFailedPrecondition, "layer '", name(), "' (", type_name(),
          "): set_dtype_policy('", policy.name, "'): expected a layer without weights, got weights ",
          "with the policy '", state_->policy.name,
-         "'; set it before the layer is added to a model");
+         "'; set the policy before the layer is added to a model");
   }
   state_->policy = policy;
 }

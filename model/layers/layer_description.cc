@@ -30,7 +30,8 @@ std::shared_ptr<Layer> bidirectional(const std::shared_ptr<Layer>& layer,
   return std::make_shared<Bidirectional>(*recurrent, std::move(options));
 }
 
-/// Returns the constructor arguments of each layer, in order, without LayerOptions.
+/// Returns a table entry for each layer, with the types of its constructor arguments, in order and
+/// without LayerOptions.
 std::vector<LayerTable::Entry> layer_entries() {
   using Int = std::int64_t;
   return {entry_of<Dense, Int, DenseOptions>(),

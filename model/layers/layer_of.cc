@@ -56,7 +56,7 @@ std::vector<SymbolicTensor> draw_call(std::shared_ptr<Layer> layer,
   for (const SymbolicTensor& input : inputs) shapes.push_back(input.shape());
   node->inputs.assign(inputs.begin(), inputs.end());
   node->shapes = layer->shapes_for(shapes);
-  (void)layer->type_name();  // caches the name: a sliced copy would return its base class's name
+  (void)layer->type_name();  // caches the type name: a sliced copy would return its base's name
   node->layer = std::move(layer);
   std::vector<SymbolicTensor> results;
   for (std::size_t i = 0; i < node->shapes.size(); ++i) results.emplace_back(node, i);

@@ -16,7 +16,7 @@
 
 namespace tutti {
 
-/// State that copies of a layer share. Changes only while the layer is built, and in freeze().
+/// State that copies of a layer share. Calls of a built layer do not change it.
 struct Layer::State {
   /// A sub-layer, or a weight that the layer itself owns.
   struct Item {
@@ -65,8 +65,8 @@ struct Layer::State {
     visit_weights(fn, seen, false);
   }
 
-  /// Calls fn(state) for this layer and all layers below, in creation order; visits shared layers
-  /// once.
+  /// Calls fn(state) for a layer and all its sub-layers, recursively, in creation order; visits
+  /// shared layers once.
   template <class Fn>
   static void visit_layers(const std::shared_ptr<State>& state, Fn&& fn,
                            std::set<const State*>& seen) {

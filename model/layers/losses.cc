@@ -28,7 +28,7 @@ using internal::class_numbers;
 using internal::mean_per_example;
 using internal::same_shape_labels;
 
-/// Returns binary labels in the shape of the predictions.
+/// Returns binary labels with the shape of the predictions.
 Tensor binary_labels(const Operand& labels, const Operand& predictions, const char* who) {
   const Tensor fitted = same_shape_labels(labels, predictions, who);
   internal::warn_of_binary_labels(fitted, who);
@@ -73,11 +73,11 @@ Tensor sparse_categorical_crossentropy(const Operand& labels, const Operand& pre
   const Tensor classes = class_numbers(labels, predictions, who);
   if (options.label_smoothing != 0.0) {
     fail(ErrorCode::kInvalidArgument, internal::who(who, labels.where),
-         ": expected distributions as labels with label_smoothing; use categorical_crossentropy "
-         "with one_hot labels");
+         ": expected label_smoothing = 0, because labels are class numbers; use "
+         "categorical_crossentropy with one-hot labels");
   }
-  // As in Keras, probabilities are scaled to a sum of 1, by the softmax of their logarithms. The
-  // gradient includes this scaling.
+  // As in Keras, probabilities are normalised to a sum of 1, by the softmax of their logarithms.
+  // The gradient includes this normalisation.
   const Tensor logits = options.from_logits ? predictions.tensor : log(clipped(predictions));
   return mean_per_example(
       sparse_softmax_cross_entropy(Operand(classes, labels.where), Operand(logits, labels.where)));
@@ -413,7 +413,7 @@ Huber::Huber(HuberLossOptions options)
 Json Loss::to_json() const {
   if (!call_.is_null()) return call_;
   fail(ErrorCode::kUnimplemented, "the loss '", name_,
-       "' is a function of your own, so it cannot be saved");
+       "' is a custom function, so it cannot be saved");
 }
 
 namespace {
@@ -448,7 +448,7 @@ std::vector<LossTable::Entry> loss_entries(
 }  // namespace
 
 Loss Loss::from_json(const Json& json) {
-  static const LossTable table("loss", "compile the loaded model with it",
+  static const LossTable table("loss", "save with .compile_arguments = false",
                                loss_entries([](PlainFunction function, LossReduction reduction) {
                                  return Loss(function, reduction);
                                }));

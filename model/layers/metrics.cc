@@ -49,8 +49,8 @@ Tensor hits_by_shape_of(const Tensor& labels, const Tensor& predictions) {
   return one_hot ? one_hot_hits_of(labels, predictions) : sparse_hits_of(labels, predictions);
 }
 
-/// Returns 1 where fewer than k predictions are larger than the label's prediction. Ties are hits;
-/// labels out of range and non-finite predictions are misses (tf's in_top_k).
+/// Returns 1 for rows in which fewer than k predictions are larger than that of the label's class,
+/// else 0. Labels out of range and non-finite predictions give 0 (as in tf.math.in_top_k).
 Tensor top_k_hits(const Tensor& classes, const Tensor& predictions, int k) {
   const std::int64_t width = predictions.shape()[-1];
   const std::vector<double> values = predictions.to_doubles();
@@ -172,7 +172,7 @@ double area_under_roc(const std::vector<double>& counts, std::size_t n, double y
 }
 
 /// Integrates precision over recall. Between two points, true positives are linear in the number of
-/// positives, but precision is not.
+/// predicted positives, but precision is not.
 double area_under_precision_recall(const std::vector<double>& counts, std::size_t n, double yes) {
   double area = 0.0;
   for (std::size_t i = 0; i + 1 < n; ++i) {
@@ -215,7 +215,7 @@ void Auc::update(const Tensor& labels, const Tensor& predictions, const Tensor& 
     seen[row] += pairs.weights[i];
     if (above > 0) counts[row * n + static_cast<std::size_t>(above) - 1] += pairs.weights[i];
   }
-  // Make counts cumulative, because a prediction above a threshold is also above all smaller ones.
+  // Make counts cumulative, because a prediction above a threshold is above all smaller thresholds.
   for (const std::size_t first : {std::size_t{0}, n})
     for (std::size_t i = n - 1; i > 0; --i) counts[first + i - 1] += counts[first + i];
   positives_.assign_add(
@@ -261,7 +261,7 @@ double maximum_of(const double* row, std::size_t width) {
   return largest;
 }
 
-/// In Keras, the largest prediction does not count as positive if it is at most this far from 0.
+/// In Keras, a row's largest prediction is not positive if its absolute value is at most this.
 constexpr double kNoPrediction = 1e-9;
 
 std::size_t row_width(const Tensor& predictions) {
@@ -296,7 +296,7 @@ void ConfusionMetric::update(const Tensor& labels, const Tensor& predictions,
   const std::size_t width = row_width(predictions);
   if (options_.class_id &&
       (*options_.class_id < 0 || *options_.class_id >= static_cast<std::int64_t>(width))) {
-    fail(ErrorCode::kInvalidArgument, name(), ": expected class_id below ", width, ", got ",
+    fail(ErrorCode::kInvalidArgument, name(), ": expected class_id in [0, ", width, "), got ",
          *options_.class_id);
   }
   std::vector<double> counts(4, 0.0);
@@ -435,8 +435,8 @@ void MeanIoU::update(const Tensor& labels, const Tensor& predictions, const Tens
     if (options_.ignore_class == label) continue;
     internal::require(
         label >= 0 && label < num_classes_ && prediction >= 0 && prediction < num_classes_, name(),
-        ": expected class numbers below ", num_classes_, ", got label ", label, " and prediction ",
-        prediction);
+        ": expected class numbers in [0, ", num_classes_, "), got label ", label,
+        " and prediction ", prediction);
     counts[static_cast<std::size_t>(label * num_classes_ + prediction)] += pairs.weights[i];
   }
   confusion_.assign_add(as_sum({num_classes_, num_classes_}, counts, predictions));

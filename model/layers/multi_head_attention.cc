@@ -20,7 +20,7 @@ namespace tutti {
 namespace {
 
 /// Applies `function` to the angle of each step and pair of features. Returns the results in a
-/// shape that broadcasts to half of x.
+/// shape that broadcasts to half of the features of x.
 Tensor of_angles(double (*function)(double), const Tensor& x, int step_axis, double max_wavelength,
                  std::int64_t first_step) {
   const std::int64_t steps = x.shape()[step_axis], pairs = x.shape()[-1] / 2;
@@ -128,8 +128,8 @@ std::vector<Shape> MultiHeadAttention::build_all(std::span<const Shape> inputs) 
   const std::size_t sequences = inputs.size() - (options_.with_mask ? 1 : 0);
   internal::require(
       !inputs.empty() && sequences >= 1 && sequences <= 3,
-      "MultiHeadAttention: expected {query, value} or {query, value, key}, then the mask if "
-      ".with_mask is set, got ",
+      "MultiHeadAttention: expected {query}, {query, value} or {query, value, key}, followed by "
+      "the mask if .with_mask is set, got ",
       inputs.size(), " inputs");
   for (const Shape& input : inputs.first(sequences))
     internal::require_sequence(input, "MultiHeadAttention");
@@ -153,7 +153,8 @@ std::vector<Shape> MultiHeadAttention::build_all(std::span<const Shape> inputs) 
   return {Shape{query[0], output}};
 }
 
-/// Applies one of the projections, from [batch, steps, features] to [batch, heads, steps, length].
+/// Applies projection `number` (0: query, 1: key, 2: value), from [batch, steps, features] to
+/// [batch, heads, steps, features per head].
 Tensor MultiHeadAttention::project(const Tensor& x, std::size_t number) const {
   const std::size_t first = number * (options_.use_bias ? 2 : 1);
   const Tensor kernel = as_matrix(weight(first).value(), x.shape()[2]);

@@ -21,9 +21,9 @@ namespace tutti {
 
 // Batch normalisation over a replica's part of the batch, or over the global batch.
 //
-// If synchronised, one all_reduce sums [sum of x, sum of x^2, number of rows] over the replicas.
-// The mean and the variance, E[x^2] - E[x]^2, are computed from the sums with ordinary operations,
-// so that gradients flow through the statistics to every replica.
+// If synchronised, one all_reduce sums [sum of x, sum of x^2, number of values per channel] over
+// the replicas. The mean and the variance, E[x^2] - E[x]^2, are computed from the sums with
+// ordinary operations, so that gradients flow through the statistics to every replica.
 
 namespace {
 
@@ -216,7 +216,7 @@ Shape LayerNormalization::build(const Shape& input) {
 
 Tensor LayerNormalization::call(const Tensor& given, CallContext) const {
   // Computed here and not in build(), because copies of the layer that were made before build()
-  // share only its weights.
+  // share its weights, but not its data members.
   const std::vector<int> axes =
       checked_axes(given.shape().without_axis(0), options_.axes, "LayerNormalization");
   const bool trailing = axes.front() == given.rank() - static_cast<int>(axes.size());

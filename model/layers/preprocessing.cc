@@ -1,4 +1,4 @@
-// Layers that prepare images: rescaling, and random changes during training.
+// Layers that prepare images: rescaling, cropping, and random changes in training.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/preprocessing.h"
 

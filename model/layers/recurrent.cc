@@ -51,8 +51,9 @@ std::vector<Shape> Recurrent::build_all(std::span<const Shape> inputs) {
   const Shape& x = inputs[0];
   internal::require_sequence(x, type_name());
   if (inputs.size() != 1 && inputs.size() != static_cast<std::size_t>(states_ + 1)) {
-    fail(ErrorCode::kInvalidArgument, type_name(), ": expected a sequence, optionally with ",
-         states_, " initial states, got ", inputs.size(), " inputs");
+    fail(ErrorCode::kInvalidArgument, type_name(),
+         ": expected a sequence, optionally with initial states (", states_,
+         " for this layer), got ", inputs.size(), " inputs");
   }
   for (const Shape& state : inputs.subspan(1)) {
     if (!(state == Shape{units_})) {

@@ -15,8 +15,8 @@ namespace tutti {
 
 namespace {
 
-/// Returns `target` with -1 replaced. Throws kInvalidArgument if the number of elements does not
-/// match.
+/// Returns `target` with -1 replaced by the inferred size. Throws kInvalidArgument if the number of
+/// elements does not match.
 Shape resolved_target(const Shape& input, std::vector<std::int64_t> target) {
   std::int64_t known = 1;
   std::int64_t* open = nullptr;
@@ -87,7 +87,8 @@ Tensor Permute::call(const Tensor& input, CallContext) const {
 RepeatVector::RepeatVector(std::int64_t times, LayerOptions options)
     : LayerOf(options.name, options.input_shape), times_(times) {
   if (times <= 0)
-    fail(ErrorCode::kInvalidArgument, "RepeatVector: expected a positive number, got ", times);
+    fail(ErrorCode::kInvalidArgument, "RepeatVector: expected a positive number of copies, got ",
+         times);
   made_with(times);
 }
 

@@ -103,7 +103,8 @@ class OnnxGraph {
   /// Adds a float32 or int64 constant. Returns its name, which begins with `prefix`.
   std::string constant(const std::string& prefix, const Tensor& value) {
     const bool is_float = value.dtype() == DType::kFloat32;
-    TUTTI_CHECK(is_float || value.dtype() == DType::kInt64, "ONNX: a constant of ", value.dtype());
+    TUTTI_CHECK(is_float || value.dtype() == DType::kInt64,
+                "ONNX: expected a float32 or int64 constant, got ", value.dtype());
     const Tensor here = value.to(Device{});
     std::string tensor, unique = name(prefix);
     for (const std::int64_t size : here.shape())

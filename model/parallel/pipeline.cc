@@ -45,7 +45,8 @@ std::vector<PipelineTask> pipeline_schedule(PipelineOrder order, int stage, int 
 using internal::PipelineStage;
 
 struct Pipeline::Impl {
-  /// State of one batch. Shared with the threads, because a stuck thread may outlive the call.
+  /// State of one batch. Shared with the threads, because a stuck thread may outlive the call of
+  /// gradients().
   struct Batch {
     Batch(const Impl& impl, internal::MicroBatches micro_batches);
     const internal::MicroBatches parts;
@@ -75,7 +76,7 @@ struct Pipeline::Impl {
   std::uint64_t batch_number TUTTI_GUARDED_BY(mutex) = 0;
   bool stopping TUTTI_GUARDED_BY(mutex) = false;
   bool is_in_use TUTTI_GUARDED_BY(mutex) = false;  // true while gradients() runs
-  std::vector<std::unique_ptr<Thread>> threads;    // the last member, so that it is joined first
+  std::vector<std::unique_ptr<Thread>> threads;    // the last member, so that it is destroyed first
 };
 
 namespace {
@@ -189,8 +190,8 @@ PipelineResult Pipeline::gradients(const Tensor& features, const Tensor& labels)
     MutexLock lock(impl_->mutex);
     if (std::exchange(impl_->is_in_use, true)) {
       fail(ErrorCode::kFailedPrecondition,
-           "Pipeline::gradients: expected calls from one thread, got one during another thread's "
-           "call; a Pipeline trains on all its devices by itself: call it outside of "
+           "Pipeline::gradients: expected calls from one thread at a time, got one during another "
+           "thread's call; a Pipeline uses all its devices in each call, so call it outside of "
            "Strategy::run(), or use a Pipeline for each replica");
     }
   }

@@ -1,4 +1,4 @@
-// Forward and backward passes of one stage.
+// Forward and backward passes of one stage of a pipeline.
 // SPDX-License-Identifier: Apache-2.0
 #include "model/parallel/pipeline_stage.h"
 

@@ -1,4 +1,4 @@
-// Work of one stage on one batch. Internal.
+// Forward and backward passes of one stage of a pipeline for one batch. Internal.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -28,9 +28,9 @@ class StageExchange {
 
   StageExchange(std::vector<Device> devices, std::size_t num_micro_batches, Duration timeout);
 
-  /// Stores a value for `stage`, which retrieves it with take().
+  /// Stores a value for `stage`, whose thread retrieves the value with take().
   void put(Direction way, std::size_t stage, std::size_t micro_batch, Tensor value);
-  /// Waits until the value has been put, and returns it. Throws kDeadlineExceeded, naming both
+  /// Waits for the value that put() stores, and returns it. Throws kDeadlineExceeded, naming both
   /// stages, on timeout, and kAborted if a stage failed.
   Tensor take(Direction way, std::size_t stage, std::size_t micro_batch);
 
@@ -65,8 +65,8 @@ class StageExchange {
 
 // Sum of a variable's gradients over micro-batches. Internal.
 
-/// Sum of gradients, added in call order. Adds dense gradients in place, so a sum never takes more
-/// memory than one gradient. Not thread-safe.
+/// Sum of gradients, added in call order. Adds dense gradients in place, so their sum takes only
+/// the memory of one gradient. Not thread-safe.
 class StageSum {
  public:
   void add(const Gradient& gradient);
@@ -88,7 +88,7 @@ struct MicroBatches {
 MicroBatches cut_into_micro_batches(const Tensor& features, const Tensor& labels, int parts);
 
 /// Forward and backward passes of the layers of one stage, and the sums of their gradients. Not
-/// thread-safe: one thread calls run(), after which another may read the results.
+/// thread-safe: one thread calls run(), after which another thread may read the results.
 class PipelineStage {
  public:
   PipelineStage(const StagedSequential& model, const Pipeline::LossFunction& loss,

@@ -12,7 +12,7 @@
 namespace tutti {
 namespace {
 
-/// Returns the first layer of each stage, then the number of layers.
+/// Returns the index of the first layer of each stage, followed by the number of layers.
 std::vector<std::size_t> bounds_of(const StageOptions& options, std::size_t num_layers) {
   const std::size_t num_stages = options.devices.devices.size();
   internal::require(num_stages != 0 && num_layers >= num_stages,
@@ -76,7 +76,7 @@ StagedSequential::StagedSequential(StageOptions options, Input input,
 
 const StagedSequential::Stage& StagedSequential::stage(std::size_t number) const {
   if (number < stages_->size()) return (*stages_)[number];
-  fail(ErrorCode::kOutOfRange, "StagedSequential: expected a stage of 0 .. ", stages_->size() - 1,
+  fail(ErrorCode::kOutOfRange, "StagedSequential: expected a stage from 0 to ", stages_->size() - 1,
        ", got ", number);
 }
 

@@ -42,7 +42,7 @@ std::optional<double> TrainingRecord::seconds_to_first_step() const {
 }
 
 Json TrainingRecord::save() const {
-  std::string bits;  // eight digits per loss; compact because it is part of every checkpoint
+  std::string bits;  // eight hex digits per loss, because every checkpoint contains them
   for (const float loss : losses_) {
     char text[9];
     std::snprintf(text, sizeof text, "%08x", std::bit_cast<std::uint32_t>(loss));
@@ -314,7 +314,7 @@ std::string TrainingSession::stop_text(bool is_saved) const {
   const std::string what =
       concat("stopped    by ", internal::StopSignals::last_name(), " after step ", record_.steps());
   if (options_.save_on_signal) return what;
-  if (!checkpoints_) return what + "; nothing was saved: try a checkpoint_dir";
+  if (!checkpoints_) return what + "; nothing was saved; set a checkpoint_dir";
   if (!is_saved) return what + "; the checkpoint of this step could not be written";
   return concat(what, ", saved in ", options_.checkpoint_dir, "; to continue, set resume");
 }

@@ -72,8 +72,8 @@ void check(const StrategySpec& spec) {
          spec.replicas, "; use mirrored");
   }
   if (spec.update_mode != "sync" && spec.strategy != "parameter_server") {
-    fail(ErrorCode::kInvalidArgument, "strategy options: update_mode ", spec.update_mode,
-         ": steps of ", spec.strategy, " are synchronous; use parameter_server");
+    fail(ErrorCode::kInvalidArgument, "strategy options: expected update_mode sync for ",
+         spec.strategy, ", got update_mode ", spec.update_mode, "; use parameter_server");
   }
   warn_of_unused_options(spec);
 }
@@ -207,11 +207,11 @@ void add_strategy_flags(Flags& flags, StrategySpec& spec) {
   flags.add_choice("--strategy", spec.strategy, strategy_names(), "how training is distributed");
   flags.add("--devices", spec.devices, "names and ranges: cpu:0-3 is four virtual devices");
   flags.add("--replicas", spec.replicas, "number of replicas; 0: one per device");
-  flags.add("--cross-device-ops", spec.cross_device_ops, "how gradients are summed");
+  flags.add("--cross-device-ops", spec.cross_device_ops, "algorithm that sums gradients");
   flags.add("--plugin-options", spec.plugin_options,
-            "options of the --cross-device-ops operation: k=0.01,name=value");
+            "options of the --cross-device-ops algorithm: k=0.01,name=value");
   flags.add_choice("--transport", spec.transport, {"auto", "shm", "tcp"},
-                   "connections between workers");
+                   "transport between workers");
   flags.add("--bytes-per-pack", spec.bytes_per_pack,
             "size of the buckets in which gradients are summed; 0: automatic");
   flags.add_choice("--compression", spec.compression, {"none", "bfloat16", "float16"},
@@ -225,13 +225,13 @@ void add_strategy_flags(Flags& flags, StrategySpec& spec) {
             "for fully_sharded: smaller variables are mirrored");
   flags.add("--mesh", spec.mesh, "axis sizes of strategy mesh: data=2,model=2");
   flags.add("--blocks", spec.blocks,
-            "blocks along mesh axes, which determine the bits of sums; none: one per position");
+            "block counts of mesh axes, which fix the rounding of sums; empty: one per position");
   flags.add_choice("--update-mode", spec.update_mode, {"sync", "async", "sync_replicas"},
                    "how workers of parameter servers synchronize");
   flags.add("--replicas-to-aggregate", spec.replicas_to_aggregate,
-            "for sync_replicas: number of workers whose gradients make a step; 0: all");
+            "for sync_replicas: number of workers whose gradients form a step; 0: all");
   flags.add("--parameter-servers", spec.parameter_servers,
-            "number of servers in this process, if there is no cluster");
+            "number of parameter servers in this process, if there is no cluster");
 }
 
 CommunicationOptions communication_options(const StrategySpec& spec) {

@@ -504,8 +504,8 @@ std::optional<std::vector<Element>> StepCutter::next(ElementIterator& elements) 
     auto pieces = part_.cut == InputCut::kSplit ? cut_next(elements) : whole_next(elements);
     if (!pieces) return std::nullopt;
     ++steps_;
-    // A step may have no rows, because batch sizes rotate over the replicas. Training on it would
-    // still change momenta.
+    // A step may have no rows, because batch sizes rotate over the replicas. Training on an empty
+    // step would still change momenta.
     const bool is_empty = is_batched(pieces->front()) && pieces->front().global_rows() == 0;
     if (plan_.num_workers == 1 || !is_empty) return pieces;
   }

@@ -1,11 +1,11 @@
 // Implements local_map(): shards of global tensors, collectives, and their gradients.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Within the function, gradients are *partial*: the derivative with respect to a local value is the
-// sum over the positions. Therefore the gradient of a collective is the transposed collective. If
+// Within the function, gradients are *partial*: positions that hold the same value each compute one
+// summand of its gradient. Therefore the gradient of a collective is the transposed collective. If
 // several positions hold the same shard of a result, only the first of them receives its gradient,
-// and the others receive zeros. If several positions hold the same shard of an input, its gradient
-// is the partial sum of their local gradients.
+// and the other positions receive zeros. If several positions hold the same shard of an input, its
+// gradient is the partial sum of their local gradients.
 #include "tutti/strategy/mesh/local_map.h"
 
 #include <string>

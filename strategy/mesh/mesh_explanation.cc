@@ -23,7 +23,7 @@ namespace internal {
 // Tensors without elements.
 
 /// Stand-in for the value of a tensor without elements. While it exists, its bytes are counted in
-/// `memory`, unless that is null.
+/// `memory`, unless `memory` is null.
 class MeshExplanation::Placeholder final : public LazyValue {
  public:
   Placeholder(std::shared_ptr<Memory> memory, std::uint64_t bytes)
@@ -348,7 +348,8 @@ MeshReport MeshStrategy::explain(const std::function<MeshStep()>& build,
       numbers;  // so that explain() does not change the layer numbers of later models
   const Scope variables = scope();
   const MeshStep step = build();
-  internal::require(step != nullptr, "MeshStrategy::explain: expected a step, got none");
+  internal::require(step != nullptr,
+                    "MeshStrategy::explain: expected a step function, got an empty one");
 
   // The batch is on a host device, which must differ from the position's device.
   const Device host{DeviceType::kCpu, explanation.device() == Device{} ? 1 : 0};

@@ -60,10 +60,11 @@ class MeshSums {
 };
 
 /// Exchanges within the groups of a mesh. A *group* of an axis set consists of the positions that
-/// differ only in these axes. Values are sent only between workers that share a group, and the
-/// values of a worker's own positions are added before they are sent. Used by one thread at a time,
-/// which must hold the values of all positions of its process. With several workers, all must make
-/// the same calls. `own` holds one value per position of this process, all of one shape and dtype.
+/// differ only in these axes. Values are sent only between workers that share a group. A sum first
+/// adds the values of a worker's own positions if they are consecutive in the canonical order. Used
+/// by one thread at a time, which must hold the values of all positions of its process. With
+/// several workers, all must make the same calls. `own` holds one value per position of this
+/// process, all of one shape and dtype.
 class MeshGroups {
  public:
   /// `grid` and `services` must outlive this object. The devices of a worker must form a box in the
@@ -84,7 +85,7 @@ class MeshGroups {
   /// Starts the message exchange for gather(). Requires: needs_workers(axes).
   StartedGather start_gather(AxisSet axes, const std::vector<Tensor>& own, const std::string& name);
   /// Returns the result of gather(). `received`: the result of start_gather(axes, own, ...), or an
-  /// undefined tensor if it is not needed.
+  /// undefined tensor if needs_workers(axes) is false.
   std::vector<std::vector<Tensor>> by_group(AxisSet axes, const std::vector<Tensor>& own,
                                             const Tensor& received);
   /// Splits each value along `dim` into one part per member of its group. Returns, for each
@@ -137,7 +138,7 @@ class MeshGroups {
   const MeshGrid& grid_;
   const ReplicaServices& services_;
   std::map<AxisSet, Workers> workers_;
-  std::map<std::string, MeshTraffic> traffic_;  // of all positions, keyed by kind
+  std::map<std::string, MeshTraffic> traffic_;  // sent by all positions, keyed by kind
 };
 
 }  // namespace tutti::internal

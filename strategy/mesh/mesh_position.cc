@@ -301,7 +301,7 @@ Tensor MeshPosition::local_as(const ShardedTensor& value, const Sharding& shardi
   Sharding now = value.sharding;
   const int rank = value.spec.shape.rank();
   bool is_cut_first = false;
-  // Shards dimensions first, because later exchanges then move fewer bytes.
+  // Dimensions are sharded first, because later exchanges then move fewer bytes.
   for (int d = 0; d < rank; ++d) {
     const AxisSet to = sharding[d];
     const auto summed = static_cast<AxisSet>(now.partial & ~sharding.partial);

@@ -22,8 +22,8 @@ namespace tutti::internal {
 
 class MeshPosition;
 
-/// One position's part of a sharded tensor. Used only by the position's thread until the step ends.
-/// If the value still exists then, its global value is gathered.
+/// One position's part of a sharded tensor. Until the step ends, only the position's thread uses
+/// it. The end of the step gathers the global value, if the part still exists.
 class ShardedValue final : public LazyValue {
  public:
   ShardedValue(MeshPosition& position, std::uint64_t number, const Sharding& sharding, Tensor local,
@@ -111,14 +111,14 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   /// Waits for all of these sums and returns their results.
   std::vector<Tensor> join(std::span<const std::shared_ptr<MeshSums>> started);
 
-  // Functions on local tensors. All positions pass values of the same shape. `kind` and `argument`
-  // must be equal on all positions, and determine the counted bytes.
+  // Functions on local tensors. All positions pass values of the same shape. All other arguments
+  // must be equal on all positions.
 
   /// Returns the sum over the group, or this position's part of it.
   Tensor summed(const PositionSum& sum);
   /// Returns the group's values combined by `op`, which must not be SUM.
   Tensor combined(ReduceOp op, const Tensor& value, AxisSet axes);
-  /// Returns the group's values, by index, on their devices.
+  /// Returns the group's values, in index order, on their devices.
   std::vector<Tensor> exchange(const Tensor& value, AxisSet axes);
   /// Same as exchange(), but for the parts of a variable, which `reads` may have gathered in
   /// advance.
@@ -205,7 +205,7 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   /// the heads cannot be sharded instead.
   std::optional<std::vector<Tensor>> attended(const OpCall& call,
                                               std::span<const ShardedTensor> inputs);
-  /// Returns 1 for the class of each label and 0 elsewhere, sharded like the logits.
+  /// Returns the one-hot labels, sharded like the logits.
   Tensor hits(const OpCall& call, std::span<const ShardedTensor> inputs);
   std::vector<Tensor> run_on_parts(OpCall call) const;
   /// Throws kInvalidArgument, naming `who`, if a function on local tensors is running.

@@ -187,8 +187,8 @@ LocalStrategyOptions MeshStrategy::options_of_blocks(const MeshOptions& options,
       internal::MeshGroups::fits(options.mesh, own), kStrategy, ": each of ", workers,
       " workers would have ", own, " of the ", positions, " positions of ",
       options.mesh.to_string(),
-      "; expected each to have the last axes of the mesh whole, or an equal part of one axis and ",
-      "all of the axes after it; try another number of workers");
+      "; expected the positions of each worker to cover an equal part of one axis and all of the ",
+      "axes after it; try another number of workers");
   internal::require(std::ssize(devices) == own, kStrategy, ": devices: expected ", own,
                     ", one for each position of ", options.mesh.to_string(),
                     workers > 1 ? " that this worker has" : "", ", got ", devices.size());
@@ -340,7 +340,7 @@ void MeshStrategy::run_position(internal::LocalReplicaContext& local, internal::
 
 void MeshStrategy::complete_input_plan(InputPlan& plan) {
   Strategy::complete_input_plan(plan);
-  // Each worker reads global batches; each of its positions uses its own part of a batch.
+  // Each worker reads global batches; each position uses a part of the batch.
   plan.num_workers = 1;
   plan.worker = 0;
 }

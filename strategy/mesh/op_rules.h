@@ -44,7 +44,7 @@ struct OpRule {
   Linearity linearity = Linearity::kNone;
 };
 
-/// Returns the rule for the call; nullopt if the operation requires unsharded inputs.
+/// Returns the rule for the call; nullopt if the operation has no rule.
 std::optional<OpRule> rule_of(const OpCall& call);
 
 }  // namespace tutti::internal

@@ -44,7 +44,7 @@ class MeshGrid {
 
   const DeviceMesh& mesh() const { return mesh_; }
   int num_positions() const { return mesh_.num_positions(); }
-  /// Returns the axis with this name. Throws kNotFound listing the names.
+  /// Returns the axis with this name. Throws kNotFound, listing all names, if there is none.
   AxisSet axis(std::string_view name) const;
   /// Returns all axes along which the mesh has more than one position.
   AxisSet all_axes() const;
@@ -55,10 +55,10 @@ class MeshGrid {
   /// Returns the positions that differ from `position` only along these axes, in index() order.
   std::vector<int> group(int position, AxisSet axes) const;
 
-  /// Returns the sharding of a tensor of rank `rank` with this layout, without axes of size 1.
+  /// Returns the sharding of a tensor of shape `shape` with this layout, without axes of size 1.
   /// Throws kInvalidArgument, beginning with `who`, if the layout does not have one entry per
-  /// dimension, if it names an unknown axis or the same axis twice, or if a dimension cannot be
-  /// divided evenly.
+  /// dimension, if it names an axis twice, or if a dimension cannot be divided evenly; kNotFound
+  /// for an unknown axis.
   Sharding sharding_of(const Layout& layout, const Shape& shape, const std::string& who) const;
   /// Returns the shape of each position's part of a tensor with this `shape`.
   Shape local_shape(const Shape& shape, const Sharding& sharding) const;

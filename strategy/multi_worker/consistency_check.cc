@@ -35,16 +35,16 @@ Words words_of(NoteKind kind) {
     case NoteKind::kFirstBatch:
       return {
           ErrorCode::kInvalidArgument, "has", "the workers' first batches of ", " differ",
-          "the same dataset in the same order on all workers, of which each takes its rows; use "
-          "the same files and the same seed of shuffle(), or "
+          "the same dataset in the same order on all workers, because each uses its rows of every "
+          "batch; use the same files and the same seed of shuffle(), or "
           "distribute_datasets_from_function() if each worker is to read its own rows"};
     case NoteKind::kOptimizer:
       return {ErrorCode::kInvalidArgument, "has", "the workers' ", " differ",
-              "the same on all workers; set them without a condition on the worker"};
+              "equal values on all workers; set them without a condition on the worker"};
     case NoteKind::kWrite:
       return {ErrorCode::kFailedPrecondition, "wrote", "Variable '",
-              "' was written outside a step, and not alike on all workers",
-              "the same writes on all workers, because their copies would differ; write without a "
+              "' was written outside a step, but not identically on all workers",
+              "the same writes on all workers, so that their copies stay equal; write without a "
               "condition on the worker"};
     case NoteKind::kValue:
       break;
@@ -73,7 +73,7 @@ struct Entry {
   std::string digest, shown;
 };
 
-/// Returns e.g. "worker 1 has 32, worker 0, 2 has 64", the smallest group of workers first.
+/// Returns e.g. "worker 1 has 32, workers 0, 2 have 64", the smallest group of workers first.
 std::string parties_of(const std::vector<Entry>& entries, std::string_view verb) {
   std::map<std::string, std::vector<std::size_t>> workers_of;
   for (std::size_t w = 0; w < entries.size(); ++w) workers_of[entries[w].digest].push_back(w);
@@ -84,7 +84,9 @@ std::string parties_of(const std::vector<Entry>& entries, std::string_view verb)
   std::vector<std::string> words;
   for (const std::vector<std::size_t>& workers : parties) {
     const std::string& shown = entries[workers.front()].shown;
-    words.push_back(concat("worker ", join(workers), " ", verb, " ", shown));
+    const bool is_one = workers.size() == 1;
+    words.push_back(concat(is_one ? "worker " : "workers ", join(workers), " ",
+                           !is_one && verb == "has" ? "have" : verb, " ", shown));
   }
   return join(words);
 }
@@ -140,7 +142,7 @@ Json ConsistencyCheck::notes() const {
   for (const auto& [subject, note] : notes_) {
     std::string shown = note.number ? concat(*note.number, note.shown) : note.shown;
     if (shown.empty()) shown = hex(note.digest);
-    if (note.count > 1) shown += concat(" as the last of ", note.count);
+    if (note.count > 1) shown += concat(" (the last of ", note.count, ")");
     if (note.where.line() != 0) shown += concat(" at ", to_string(note.where));
     all.push_back(Json::Array{static_cast<int>(subject.first), subject.second, hex(note.digest),
                               std::move(shown)});

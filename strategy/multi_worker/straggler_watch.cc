@@ -77,12 +77,12 @@ std::optional<Straggler> StragglerWatch::find_straggler(double seconds) {
 
 std::string to_string(const Straggler& straggler, const std::string& name) {
   char numbers[96];
-  std::snprintf(numbers, sizeof numbers, "%.0f %% of the last %d steps for it, %.1f ms a step",
+  std::snprintf(numbers, sizeof numbers, "%.0f %% of the last %d steps for it, %.1f ms per step",
                 100.0 * straggler.share,
                 static_cast<int>(StragglerWatch::kWindow * StragglerWatch::kWindows),
                 1e3 * straggler.seconds_per_step);
   return concat(name, " is slow: the other workers waited ", numbers,
-                "; is its machine busy, or its input late? Machines of different speed: use "
+                "; is its machine busy, or its input late? If machines differ in speed, use "
                 "replica_weights");
 }
 

@@ -34,8 +34,8 @@ namespace {
 // Serialization of replicas' values.
 //
 // Format: number of replicas; per replica the number of values; per value its kind and, if it has
-// one, a tensor: dtype, number of dimensions, dimensions, elements. Slices are two tensors and the
-// dimensions of the dense value.
+// one, a tensor: dtype, number of dimensions, dimensions, elements. A sparse value is two tensors
+// and the dimensions of the dense value.
 
 enum class Kind : std::uint8_t { kNone = 0, kDense = 1, kSlices = 2 };
 
@@ -211,8 +211,8 @@ WorkerTeam::WorkerTeam(std::shared_ptr<WorkerGroup> group, const CommunicatorOpt
   set_replicas({std::istream_iterator<std::int32_t>(counts), {}});
 }
 
-/// If an exception ends the strategy, reports it before the connections close. Otherwise, the other
-/// workers would report the closed connections as the cause.
+/// If an exception ends the strategy, reports it before the connections close. Without the report,
+/// the other workers would name the closed connections as the cause.
 WorkerTeam::~WorkerTeam() {
   if (!group_) return;
   group_->when_lost({});
@@ -247,7 +247,7 @@ void WorkerTeam::begin(std::unique_ptr<Communicator> communicator) {
   is_canonical_ = gpu_sums_->determinism() == Determinism::kCanonical;
   partial_sums_ = std::make_unique<PartialSums>(*sums_, counts, is_canonical_);
   if (!group_) return;
-  // On its own, NCCL may take a long time to detect the loss.
+  // On its own, NCCL may take a long time to detect that a worker was lost.
   group_->when_lost([gpus = std::weak_ptr<CrossDeviceOps>(gpu_sums_)](const Error& reason) {
     if (const auto sums = gpus.lock()) sums->abort(reason);
   });
@@ -483,7 +483,7 @@ Elements bytes_of(std::string& text) {
   return bytes_of(reinterpret_cast<std::byte*>(text.data()), text.size());
 }
 
-/// Bytes of the head, and of the full snapshot.
+/// Sizes, in bytes, of the head and of the full snapshot.
 using Sizes = std::array<std::uint64_t, 2>;
 
 Elements bytes_of(Sizes& sizes) {

@@ -31,16 +31,16 @@ enum class NcclUse { kNever, kIfAllCan, kAlways };
 
 /// Devices of one worker, and its NCCL options.
 struct WorkerGpus {
-  std::vector<Device> devices;  // devices of its replicas; may be CPUs
+  std::vector<Device> devices;  // devices of the worker's replicas; may be CPUs
   NcclUse use = NcclUse::kNever;
   std::chrono::milliseconds timeout = std::chrono::seconds(120);
 };
 
 /// Returns the operation "nccl" over the replicas of all workers, or nullptr if NCCL is not used.
 /// Collective; each worker must know the number of replicas of every worker. If NCCL was optional,
-/// worker 0 logs the reason for the choice. Throws the same error on all workers, naming those
-/// without support: kInvalidArgument if a replica is on a CPU, if replicas share a GPU, or if
-/// `own.use` differs between workers; kUnavailable if the library is missing.
+/// worker 0 logs the reason for the choice. Throws the same error on all workers, naming a worker
+/// without support: kInvalidArgument if NCCL is required but unusable, or if `own.use` differs
+/// between workers; and the error of a failed NCCL initialization.
 std::unique_ptr<CrossDeviceOps> connect_worker_gpus(WorkerTeam& team, const WorkerGpus& own);
 
 /// The values of each replica of a worker. All replicas have the same number of values, each dense,
@@ -60,8 +60,8 @@ ReplicaValues decode_values(std::string_view bytes);
 /// later calls throw an error with the same reason until reconnect().
 ///
 /// Values and sums of gradients use separate message groups, so that sums can be in progress while
-/// layers exchange values. Threads: gather functions may be called on any thread, one at a time; so
-/// may sums(), concurrently with them; abort() is thread-safe.
+/// layers exchange values. Gather functions may be called on any thread, but only one at a time.
+/// sums() may be used concurrently with them. abort() is thread-safe.
 class WorkerTeam {
  public:
   /// Collective: exchanges the workers' replica counts. The communicator's rank is this worker's
@@ -100,8 +100,8 @@ class WorkerTeam {
   /// to `patience` for the job to detect the loss.
   bool may_reconnect(const Error& error, Duration patience) const;
   /// Reconnects all workers, including restarted ones. Collective; must not overlap other calls.
-  /// Throws kDeadlineExceeded naming the missing workers; if another worker is lost meanwhile,
-  /// may_reconnect() returns true for the error.
+  /// Throws kDeadlineExceeded naming the missing workers; if another worker is lost during the
+  /// call, may_reconnect() returns true for the error.
   void reconnect(TimePoint deadline);
   /// Does nothing if this worker is connected. Connects a replacement if allow_restart() was called
   /// and all other workers were restarted, too; otherwise throws kFailedPrecondition. Every

@@ -111,8 +111,8 @@ ParameterServerJob::~ParameterServerJob() {
   subscriptions_.clear();
 }
 
-/// Starts serving variables. Called after this task has joined the job; otherwise, this server
-/// could miss the end of a short run that used it, and would wait for the next run.
+/// Starts serving variables. Called after this task has joined the job: a server that serves
+/// earlier could miss the end of a short run, and would then wait for the next run.
 void ParameterServerJob::serve_variables() {
   server_ = std::unique_ptr<Server>(new Server(cluster_, task_.type, task_.index, options_,
                                                /*awaits_coordinator=*/is_coordinated_));
@@ -195,7 +195,8 @@ int ParameterServerJob::serve(CoordinatedStrategy& strategy, const StepRegistry&
 }
 
 int ParameterServerJob::serve() {
-  TUTTI_CHECK(is_coordinated_ || role_ != ParameterServerRole::kWorker, "serve: a worker trains");
+  TUTTI_CHECK(is_coordinated_ || role_ != ParameterServerRole::kWorker,
+              "serve: expected a server or a chief, got a worker, which trains");
   log_info(concat(task_, ": serving until ", is_coordinated_ ? "the chief is" : "the workers are",
                   " done"));
   if (!watch_) {
@@ -218,8 +219,8 @@ void ParameterServerJob::require_closure_or_chief(const std::string& what) const
   if (!is_coordinated_ || is_chief()) return;
   if (is_serving_.load() && ClosureContext::current() != nullptr) return;
   fail(ErrorCode::kFailedPrecondition, task_, ": ", what,
-       " before ClusterCoordinator::serve(); expected only the chief or a closure to do that; ",
-       "do so after `if (const auto code = coordinator.serve()) return *code;`");
+       " before ClusterCoordinator::serve(); expected this only on the chief or in a closure; ",
+       "first call `if (const auto code = coordinator.serve()) return *code;`");
 }
 
 }  // namespace tutti::internal

@@ -37,8 +37,7 @@ enum class ParameterServerRole { kWorker, kServer, kChief };
 /// has other jobs or several chiefs, or does not contain this task.
 ParameterServerRole parameter_server_role(const ClusterResolver& resolver);
 
-/// Connections to the servers of a cluster. All calls on them can be made to fail at once.
-/// Thread-safe.
+/// Connections to the servers of a cluster. fail_all() ends all calls on them. Thread-safe.
 class ServerConnections {
  public:
   /// Connects to all servers, as RpcClient::connect() does. If `outlives_servers` is true, a call
@@ -76,7 +75,7 @@ class ParameterServerJob {
   const ClusterSpec& cluster() const { return cluster_; }
   const Task& task() const { return task_; }
   int num_workers() const { return cluster_.count("worker"); }
-  /// Returns "worker 1 (127.0.0.1:4711)".
+  /// Returns text such as "worker 1 (127.0.0.1:4711)".
   std::string worker_name(int worker) const;
   /// Returns the group of a worker; nullptr with a coordinator or if workers train independently.
   std::shared_ptr<WorkerGroup> workers() const { return workers_; }
@@ -87,7 +86,8 @@ class ParameterServerJob {
   /// Requires: is_coordinated().
   JobWatch& watch() { return *watch_; }
 
-  /// On the chief: returns a link to a worker, which may start later. `registry` must outlive it.
+  /// On the chief: returns a link to a worker, which may start later. `registry` must outlive the
+  /// link.
   std::unique_ptr<WorkerLink> connect_worker(int worker, const StepRegistry& registry);
   /// On a server, serves until the workers, or the coordinating chief, are done. On a chief that
   /// does not coordinate, waits until the workers are done. If the run is lost, also ends the

@@ -49,7 +49,7 @@ void RunVerdicts::take(const Verdict& verdict) {
   const bool is_self = is_same_process(verdict.who, self_);
   const bool is_loss = verdict.kind == VerdictKind::kDead || verdict.kind == VerdictKind::kStopped;
   if (is_self && verdict.kind == VerdictKind::kJoined) is_present_ = true;
-  if (is_self && is_loss) end(concat("the job gave this process up: ", verdict.message));
+  if (is_self && is_loss) end(concat("the job declared this process lost: ", verdict.message));
   Peer& peer = peers_[{task.job, task.index}];
   if (verdict.kind == VerdictKind::kJoined) {
     peer = {Peer::State::kHere, verdict.who, verdict.number};

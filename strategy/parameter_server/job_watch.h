@@ -25,7 +25,7 @@ struct RunEnd {
   bool operator==(const RunEnd&) const = default;
 };
 
-/// Rules that decide which lost tasks end a run. The defaults are for a job with a coordinator:
+/// Rules that decide which lost tasks end a run. The defaults describe a job with a coordinator:
 /// only the loss of the chief ends the run.
 struct RunRules {
   bool has_coordinator = true;
@@ -97,7 +97,7 @@ class JobWatch {
   bool evaluate(const Verdict& verdict);
 
   /// Calls `lost` if the task is lost or leaves, or `over` if the run ends, while the returned
-  /// object exists. Its destructor waits for a running call.
+  /// object exists. The object's destructor waits for a running call.
   [[nodiscard]] std::shared_ptr<void> when_lost(const Task& task, Lost lost);
   [[nodiscard]] std::shared_ptr<void> when_over(std::function<void(const std::string& why)> over);
   /// Waits for the end of the run, or until every task that could give work to this one has been

@@ -31,7 +31,7 @@ namespace {
 
 constexpr const char* kName = "parameter_server";
 
-/// Throws for replicas on GPUs: overlapping transfers with GPU steps is not implemented.
+/// Throws for replicas on GPUs, because transfers that overlap GPU steps are not implemented.
 void require_cpus(std::span<const Device> devices) {
   for (const Device& device : devices) {
     if (device.type == DeviceType::kCpu) continue;
@@ -42,7 +42,7 @@ void require_cpus(std::span<const Device> devices) {
 
 using Servers = std::vector<std::shared_ptr<internal::VariableService>>;
 
-/// Returns `count` servers in this process, which live as long as they are referenced.
+/// Returns `count` servers in this process, which exist while they are referenced.
 Servers embedded_servers(int count) {
   Servers servers;
   for (int i = 0; i < count; ++i) {
@@ -68,7 +68,7 @@ std::optional<internal::WorkerPace> pace_of(const ParameterServerOptions& option
                                             int num_workers) {
   if (options.update_mode == UpdateMode::kSync) return std::nullopt;
   if (num_workers < 1 || worker < 0 || worker >= num_workers) {
-    refuse("there is no worker ", worker, " among ", num_workers, " workers");
+    refuse("expected a worker index below the number of workers, ", num_workers, ", got ", worker);
   }
   internal::WorkerPace pace;
   pace.mode = options.update_mode;
@@ -90,11 +90,11 @@ std::optional<internal::WorkerPace> pace_of(const ParameterServerOptions& option
   return pace;
 }
 
-/// Returns "worker 1 of 3 trains independently (sync_replicas, 2 of 3 make a step)".
+/// Returns "worker 1 of 3 trains independently (sync_replicas, 2 gradients form a step)".
 std::string describe(const internal::WorkerPace& pace) {
   std::string mode(to_string(pace.mode));
   if (pace.mode == UpdateMode::kSyncReplicas) {
-    mode += concat(", ", pace.num_to_aggregate, " of ", pace.num_workers, " make a step");
+    mode += concat(", ", pace.num_to_aggregate, " gradients form a step");
   }
   return concat("worker ", pace.worker, " of ", pace.num_workers, " trains independently (", mode,
                 ")");
@@ -115,12 +115,13 @@ std::string describe(const std::string& name, const std::vector<internal::Remote
     return internal::describe_variable(name, *value) + cut;
   }
   const auto& generator = std::get<ValueGenerator>(initial);
-  return concat("'", name, "' ", generator.dtype, " ", generator.shape, ", values made as ",
+  return concat("'", name, "' ", generator.dtype, " ", generator.shape, ", values of generator ",
                 static_cast<int>(generator.kind), " (", generator.a, ", ", generator.b, ") from ",
                 generator.key.seed, ".", generator.key.a, cut);
 }
 
-/// Scope of a step. Within it, each variable is read from the servers at most once.
+/// Scope of a step. Within it, a variable is fetched again only after a change, or after another
+/// step has begun in this process.
 class ServerStepScope {
  public:
   explicit ServerStepScope(internal::ParameterServers& servers, bool is_stream = false)
@@ -205,7 +206,7 @@ struct ParameterServerStrategy::Impl final : CoordinatedStrategy {
       if (job) job->coordinate(group);
     }
     if (!is_of_coordinator() || job->is_chief()) return;
-    servers->set_guard([&job = *job] { job.require_closure_or_chief("a variable is changed"); });
+    servers->set_guard([&job = *job] { job.require_closure_or_chief("a variable was changed"); });
   }
 
   bool is_of_coordinator() const { return job && job->is_coordinated(); }
@@ -234,8 +235,8 @@ struct ParameterServerStrategy::Impl final : CoordinatedStrategy {
   std::string worker_name(int worker) const override {
     return job ? job->worker_name(worker) : CoordinatedStrategy::worker_name(worker);
   }
-  /// Runs `body` as a closure: reads each variable only once, makes changes on behalf of the
-  /// closure, and waits for their confirmation.
+  /// Runs `body` as a closure: fetches a variable again only if its cached value may be outdated,
+  /// makes changes on behalf of the closure, and waits until the servers have confirmed them.
   void run_closure(const std::function<void()>& body) override {
     const ServerStepScope step(*servers, true);
     internal::ForbiddenVariableCreator forbidden;
@@ -366,11 +367,11 @@ int ParameterServerStrategy::num_parameter_servers() const { return impl_->serve
 ParameterServerStrategy::operator CoordinatedStrategy&() {
   if (impl_->mode != UpdateMode::kSync && impl_->mode != UpdateMode::kAsync) {
     fail(ErrorCode::kInvalidArgument, kName, ": a coordinator's steps are asynchronous, but ",
-         "update_mode is ", to_string(impl_->mode), "; expected async, or none");
+         "update_mode is ", to_string(impl_->mode), "; expected async or the default");
   }
   if (!impl_->job || impl_->job->is_coordinated()) return *impl_;
   fail(ErrorCode::kFailedPrecondition,
-       "ClusterCoordinator: the workers of this ParameterServerStrategy train independently; set ",
+       "ClusterCoordinator: the workers of this ParameterServerStrategy run their own steps; set ",
        "the option coordinated = true on every task");
 }
 
@@ -445,7 +446,7 @@ void ParameterServerStrategy::run_on_replicas(const std::function<void(ReplicaCo
          ", which does not train; call `if (const auto code = strategy.serve()) return *code;` ",
          "before run()");
   }
-  if (impl_->is_of_coordinator()) impl_->job->require_closure_or_chief("run()");
+  if (impl_->is_of_coordinator()) impl_->job->require_closure_or_chief("run() was called");
   impl_->warn_of_work_on_chief("run");
   const ServerStepScope step(*impl_->servers);
   // Replicas change variables on behalf of the closure that runs them.

@@ -1,4 +1,4 @@
-// tf's partitioners, with tf's rounding.
+// Implements the partitioners of tf.distribute, with the same rounding.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/partitioner.h"
 
@@ -14,7 +14,7 @@ void require_positive(const char* who, const char* what, std::int64_t value) {
   fail(ErrorCode::kInvalidArgument, who, ": ", what, ": expected >= 1, got ", value);
 }
 
-/// Returns `num_shards` for the first dimension and 1 for the others.
+/// Returns `num_shards` for the first dimension and 1 for each other dimension.
 std::vector<std::int64_t> along_rows(const Shape& shape, std::int64_t num_shards) {
   std::vector<std::int64_t> shards(static_cast<std::size_t>(shape.rank()), 1);
   if (!shards.empty()) shards.front() = num_shards;

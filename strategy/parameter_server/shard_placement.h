@@ -37,7 +37,7 @@ class ServerPicker {
 
  private:
   VariablePlacement placement_;
-  std::vector<std::size_t> bytes_;  // per server
+  std::vector<std::size_t> bytes_;  // assigned to each server
   int next_ = 0;
 };
 

@@ -85,7 +85,7 @@ void ShardedStorage::assign_replicated(AssignOp op, const Tensor& value) {
   if (servers_->trains_apart() && (op != AssignOp::kAdd || is_floating(dtype()))) {
     fail(ErrorCode::kUnimplemented, "Variable '", name(), "'.", op,
          ": an optimizer keeps the state of a step in this variable, and independent workers would "
-         "overwrite each other's; expected no gradient accumulation and no dynamic loss scaling; "
+         "overwrite that state; expected no gradient accumulation and no dynamic loss scaling; "
          "use UpdateMode::kSync");
   }
   for_each_own_component("assign_replicated", [&](int) {

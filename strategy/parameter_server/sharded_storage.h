@@ -30,12 +30,13 @@ class ShardedComponent final : public Component {
   void update(std::span<Component* const> slots, const UpdateRule& rule, const Gradient& gradient,
               const UpdateScalars& scalars) override;
 
-  /// Adds `value` (equal on all workers) once, when the step is complete. For counters in steps
-  /// whose gradients the servers add up.
+  /// Adds `value` (equal on all workers) once, when the step is complete. Used for counters in
+  /// steps whose gradients the servers add up.
   void add_once(const Tensor& value);
 
   const std::vector<RemoteShard>& shards() const { return cache_->shards; }
-  /// Returns rows `rows` (int64 [n], ascending) from the servers that have them: [n, ...].
+  /// Returns the rows with these indices (int64 [n], ascending) from the servers that store them,
+  /// as a tensor [n, ...].
   Tensor read_rows(const Tensor& rows) const;
 
  private:

@@ -38,7 +38,7 @@ void check_lists(TowerGradients towers) {
       if (towers[t][i].variable == towers[0][i].variable) continue;
       fail(ErrorCode::kInvalidArgument, kAverageGradients, ": tower ", t, ": expected variable '",
            towers[0][i].variable.name(), "' at position ", i, " as in tower 0, got '",
-           towers[t][i].variable.name(), "'; do the towers share their variables?");
+           towers[t][i].variable.name(), "'; use the same variables in all towers");
     }
   }
 }

@@ -1,8 +1,8 @@
 // Gradients of this process's replicas in one reduction: kinds, and search for non-finite values.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Infinities and NaNs survive every sum, so only sums are searched; if a sum has any, the replicas'
-// gradients show the origin.
+// Infinities and NaNs survive every sum, so only sums are searched; if a sum contains one, the
+// replicas' gradients are searched for its origin.
 #include "strategy/reduction/bucket_inputs.h"
 
 #include <cstring>

@@ -75,8 +75,8 @@ struct BucketInputs {
 
   bool checks() const { return policy != NonFinitePolicy::kIgnore; }
   void note(const BucketPlan::Item& item, std::size_t index, int replica);
-  /// Notes the first non-finite element of each replica's piece. If all elements of the pieces are
-  /// finite, notes the first non-finite element of their sum `sum`.
+  /// Records the first non-finite element of each replica's piece. If all elements of the pieces
+  /// are finite, records the first non-finite element of their sum `sum`.
   void note_first(const Piece& piece, const std::byte* sum);
   void note_slices(const BucketPlan::Item& item, std::span<const IndexedSlices> slices,
                    const IndexedSlices& sum);

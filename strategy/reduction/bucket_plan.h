@@ -65,7 +65,7 @@ struct SliceRange {
   std::size_t end = 0;
 };
 /// Returns the ranges, cut at multiples of 64 bytes, into which `num_replicas` replicas split
-/// `count` elements. Each has at least 16 KiB, so small buckets have fewer ranges.
+/// `count` elements. Ranges have about 16 KiB or more, so small buckets have fewer ranges.
 std::vector<SliceRange> cut_slices(std::size_t count, std::size_t element_size, int num_replicas);
 
 class HostSums;
@@ -77,11 +77,11 @@ struct PlanInUse {
   std::shared_ptr<HostSums> host_sums;   // host memory for sums of GPU gradients across workers
 };
 
-/// Plans in use, newest first: one per optimizer, at most 16. Not thread-safe, except
-/// first_warning().
+/// Plans in use, one per list of variables, most recently used first, at most 16. Not thread-safe,
+/// except first_warning().
 class BucketPlans {
  public:
-  /// `num_senders`: local replicas that send their gradients to others; 0: no compression.
+  /// `num_senders`: number of local replicas that send their gradients; 0: no compression.
   PlanInUse& find_or_make(std::span<const Variable> variables, const CommunicationOptions& options,
                           std::size_t num_senders);
   /// Called after a failed step or after restoring state, because the residuals are then obsolete.

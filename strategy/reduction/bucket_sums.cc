@@ -280,7 +280,7 @@ void BucketSums::take_kind(std::size_t bucket, const BucketPlan::Item& item, dou
     if (gives_shards()) {
       fail(ErrorCode::kUnimplemented, "Variable '", variable.name(),
            "' has slices on some workers and dense gradients on others, but replicas have "
-           "already freed the gradients; expected one kind; use stage = 1");
+           "already freed the gradients; expected one kind; use FullyShardedOptions::stage = 1");
     }
     given_.make_dense(item.variable);
   }
@@ -534,8 +534,8 @@ void CpuSums::end(std::size_t bucket) {
       given_.kept_sums[piece.item.variable].push_back(sum.freeze());
     }
   });
-  // Keeps the gradients if sums over all workers are checked for non-finite values, because the
-  // gradients may identify the replica that caused them.
+  // The gradients are kept if sums over all workers are checked for non-finite values, because the
+  // gradients may identify the replica that caused such a value.
   if (!given_.team || !given_.checks()) given_.release_gradients(bucket);
 }
 

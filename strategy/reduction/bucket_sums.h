@@ -32,14 +32,15 @@ class CpuSums {
   /// Allocates the bucket's sums, and returns the slices for reduce().
   std::vector<SliceRange> begin(std::size_t bucket);
   void reduce(std::size_t bucket, SliceRange slice);
-  /// Keeps the shards of one process, and releases gradients that have been summed.
+  /// If gives_shards(), keeps the shards of one process, and releases gradients that are not
+  /// needed.
   void end(std::size_t bucket);
   bool gives_shards() const { return gives_shards_; }
   std::optional<Tensor> sum(std::size_t bucket, std::size_t replica) const;
 
   // Functions for several workers.
 
-  /// Requires: after begin().
+  /// Requires: begin() has returned.
   HostPartials& partials(std::size_t bucket) { return buckets_[bucket].partials; }
   /// Starts the exchange of a scattered bucket. `wire`: as in PartialSums.
   void start_scattered(std::size_t bucket, std::optional<DType> wire);

@@ -116,7 +116,8 @@ GpuSums::GpuSums(BucketInputs& given, PlanInUse& plan)
   }
 }
 
-/// Returns true if a bucket is rounded only once, after all workers' values have been added.
+/// Returns true if buckets of this type are summed in a wider type, and are rounded only once,
+/// after all workers' values have been added.
 bool GpuSums::is_widened(DType dtype) const {
   if (by_ == SummedBy::kOperation || PartialSums::sum_dtype(dtype) == dtype) return false;
   return by_ == SummedBy::kHosts ||

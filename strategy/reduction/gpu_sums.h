@@ -22,8 +22,8 @@ namespace tutti::internal {
 ///   pinned memory during the backward pass. The host waits only for these copies (events), passes
 ///   them to the other workers as it does CPU sums, and copies the result to every GPU.
 /// *By NCCL* among the GPUs of several workers: the hosts exchange the counters. Once those of all
-///   buckets have arrived, all workers have ended their backward pass, so none waits in NCCL for
-///   one that has failed. Then the sums are queued in the streams, each after its own gradients.
+///   buckets have arrived, all workers have ended their backward pass, so no worker waits in NCCL
+///   for a failed one. Then the sums are queued in the streams, each after its own gradients.
 ///
 /// If variables are sharded across the replicas of one process, each replica keeps its shards, and
 /// the rest of a bucket is released after its sum. If non-finite values are searched for, sums are
@@ -85,8 +85,8 @@ class GpuSums {
   void begin_work(std::size_t bucket, std::unique_ptr<DeviceWork> work);
   void search();
   void take_shards(std::size_t bucket) TUTTI_REQUIRES(mutex_);
-  /// Return the buffers that receive results, and the buffers that are summed. The bucket's `work`,
-  /// if set, owns them.
+  /// Return the buffers that receive results, and the buffers that are summed. Operations on them
+  /// are queued on the streams of the bucket's `work`, if set.
   std::vector<ReplicaBuffer> flat_buffers(std::size_t bucket) const;
   std::vector<ReplicaBuffer> summed_buffers(std::size_t bucket) const;
   Events mark(StreamId stream) const;
@@ -97,7 +97,7 @@ class GpuSums {
   std::shared_ptr<HostSums> hosts_;  // set if the hosts compute the sums
   std::vector<Bucket> buckets_;
   Mutex mutex_;
-  std::deque<std::size_t> under_way_ TUTTI_GUARDED_BY(mutex_);  // running buckets
+  std::deque<std::size_t> under_way_ TUTTI_GUARDED_BY(mutex_);  // buckets being summed
 };
 
 }  // namespace tutti::internal

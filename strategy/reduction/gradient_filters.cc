@@ -120,7 +120,7 @@ void add_residual(float largest, const float* gradient, const float* residual, f
   });
 }
 
-/// Computes residual = wanted - sent, or 0 if that is not finite.
+/// Computes residual = wanted - sent, or 0 if the difference is not finite.
 void keep_rest(const float* wanted, const float* sent, float* residual, std::size_t count) {
   vectorized([=]() __attribute__((always_inline)) {
     for (std::size_t i = 0; i < count; ++i) {

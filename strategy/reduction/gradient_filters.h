@@ -50,12 +50,12 @@ class NonFiniteFindings {
   std::optional<NonFiniteValue> lowest_;
 };
 
-/// Returns "the gradient of Variable 'w' is not finite at flat index 7 on replica 1 in step 3".
+/// Returns "the gradient of Variable 'w' is not finite at flat index 7 on replica 1, in step 3".
 std::string describe(const NonFiniteValue& value, const Variable& variable, std::uint64_t step);
 
 /// Computes sent[i] = gradient[i] + residual[i], rounded to the wire's type; residual[i] becomes
-/// the rounding error. A finite sum beyond the type's range is sent as the largest number; a
-/// non-finite sum is sent unchanged, with a residual of 0. `sent` may be `gradient`.
+/// the rounding error. A finite sum beyond the type's range is clamped to that range; a non-finite
+/// sum is sent unchanged, with a residual of 0. `sent` may be `gradient`.
 void compress_with_feedback(WireCompression compression, const float* gradient, float* residual,
                             float* sent, std::size_t count);
 

@@ -114,7 +114,7 @@ class BucketReducer {
     return gradients;
   }
   /// Returns one entry per variable: the variable if its result is a shard, else an undefined
-  /// variable. Empty if no result is a shard.
+  /// variable. The list is empty if no result is a shard.
   std::vector<Variable> sharded() const {
     std::vector<Variable> sharded(given_.variables.size());
     for (std::size_t i = 0; i < sharded.size(); ++i) {
@@ -217,7 +217,7 @@ namespace {
          "; expected the same variables in the same order in all replicas");
   }
   fail(ErrorCode::kInvalidArgument, "mismatch in the reduction of gradients: replica ", replica,
-       " gives ", variables.size(), " variables and replica ", other, " gives ", theirs,
+       " has ", variables.size(), " variables and replica ", other, " has ", theirs,
        "; expected the same variables in the same order in all replicas");
 }
 
@@ -229,8 +229,8 @@ void check_gradient(const Variable& variable, const Gradient& gradient) {
       gradient.is_dense() ? gradient.dense().shape() : gradient.slices().dense_shape;
   if (dtype == variable.dtype() && shape == variable.shape()) return;
   fail(ErrorCode::kInvalidArgument, "the gradient of Variable '", variable.name(),
-       "' does not match; expected ", variable.dtype(), " ", variable.shape(), ", got ", dtype, " ",
-       shape);
+       "' does not match the variable; expected ", variable.dtype(), " ", variable.shape(),
+       ", got ", dtype, " ", shape);
 }
 
 /// Returns the variable's placement if replicas must produce equal gradients for it, because they
@@ -312,9 +312,10 @@ void compare_gradients(const ReplicaServices& services, const std::string& call,
             (digests.size() == components.size() && components[a] == components[b]);
         fail(ErrorCode::kInvalidArgument, "Variable '", variable.name(), "': replicas ", a, " and ",
              b, is_shared ? " share its value" : " have copies of its value",
-             ", but give different gradients with GradientAggregation::kNone; expected equal ones, "
-             "such as all_reduce() returns; use GradientAggregation::kSum, or a variable with "
-             "VariableSynchronization::kOnRead, which has a separate value on each replica");
+             ", but give different gradients with GradientAggregation::kNone; expected equal "
+             "gradients, such as the results of all_reduce(); use GradientAggregation::kSum, or a "
+             "variable with VariableSynchronization::kOnRead, which has a separate value on each "
+             "replica");
       }
     }
   }

@@ -67,7 +67,7 @@ class ReplicaReducer final : public GradientReducer, private IdleWork {
   LocalReplicaContext& context_;
   GradientExchange& exchange_;
   std::shared_ptr<BucketReducer> buckets_;
-  std::vector<bool> given_;        // per variable
+  std::vector<bool> given_;        // per variable: true after ready()
   std::vector<Variable> sharded_;  // BucketReducer::sharded() of the last finish()
   bool skips_update_ = false;
 };

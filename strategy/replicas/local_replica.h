@@ -34,7 +34,7 @@ struct ReplicaServices {
   CommunicationOptions communication;
   std::shared_ptr<WorkerTeam> team = nullptr;  // nullptr if this process has all replicas
   /// Called once, by the leader, after all replicas have applied their updates and before any of
-  /// them reads.
+  /// them continues.
   std::function<void()> after_updates = {};
   /// For workers that train independently: the index of this worker's first replica among the
   /// replicas of all workers, and the total number of these replicas. Not used if `num_apart` is 0.
@@ -43,7 +43,7 @@ struct ReplicaServices {
 
   int first_number() const { return num_apart > 0 ? first_apart : first_replica(); }
   int num_in_sync() const { return num_apart > 0 ? num_apart : num_replicas(); }
-  /// This and the next two functions count replicas that exchange values.
+  /// This and the next two functions consider only replicas that exchange values.
   int first_replica() const { return team ? team->first_replica() : 0; }
   int num_workers() const { return team ? team->num_workers() : 1; }
   int num_replicas() const {
@@ -118,7 +118,7 @@ class LocalReplicaContext final : public ReplicaContext {
   double communication_seconds() const { return communication_seconds_; }
   /// Returns the row count that this replica assumed for all replicas, if any.
   std::optional<std::int64_t> assumed_rows() const { return assumed_rows_; }
-  /// Returns the rows of the batch that the step was called with, if there was one.
+  /// Returns the number of rows of the batch that the step received; nullopt if it received none.
   std::optional<std::int64_t> batch_rows() const { return batch_rows_; }
   /// Returns the result of the step if it is not finite.
   std::optional<double> non_finite_result() const { return non_finite_result_; }
@@ -158,7 +158,7 @@ class LocalReplicaContext final : public ReplicaContext {
   void note_batch(const Batch& batch) override { batch_rows_ = batch.rows(); }
 
  private:
-  /// The replicas as layers, losses and metrics see them.
+  /// Interface through which layers, losses and metrics use the replicas.
   class Group final : public ReplicaGroup {
    public:
     explicit Group(LocalReplicaContext& context) : context_(context) {}

@@ -138,8 +138,8 @@ void Rendezvous::meet(int replica, RendezvousHeader header, void* argument, cons
   Woken woken = Woken::kCompleted;
   std::vector<void*> arguments;
   {
-    // One critical section: in sequential mode, no other replica may run before this one hands over
-    // to the next.
+    // One critical section: in sequential mode, no other replica may run before this one passes the
+    // turn to it.
     MutexLock lock(monitor_.mutex());
     arrive(replica, std::move(header), argument);
     woken = wait_for_others(replica, idle, arguments);

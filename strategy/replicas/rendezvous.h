@@ -86,7 +86,7 @@ enum class RendezvousKind {
   kExchange,
 };
 
-/// Dtype, shape and kind of one value of a collective.
+/// Dtype, shape and sparsity of one value of a collective.
 struct ValueSpec {
   DType dtype = DType::kFloat32;
   Shape shape;
@@ -100,7 +100,7 @@ ValueSpec spec_of(const Gradient& value);
 struct RendezvousHeader {
   RendezvousKind kind = RendezvousKind::kMergeCall;
   ReduceOp op = ReduceOp::kSum;
-  int axis = 0;                               // argument of an exchange
+  int axis = 0;                               // axis of an all_gather; argument of an exchange
   int method = 0;                             // AssignOp, ScatterOp, or kind of exchange
   const VariableStorage* variable = nullptr;  // variable that is written or read
   const std::type_info* type = nullptr;       // type of a merge_call's argument
@@ -141,7 +141,7 @@ enum class RunPlace { kReplicaThreads, kNested, kCaller };
 struct RunOutcome {
   std::exception_ptr error;  // exception that run() throws; nullptr: every replica succeeded
   int replica = -1;          // replica that failed; -1: none in particular
-  std::vector<std::string> messages;
+  std::vector<std::string> messages;  // error of each replica; "" if the replica did not fail
   bool failed_in_update = false;
 };
 
@@ -165,11 +165,11 @@ class Rendezvous {
   void meet(int replica, RendezvousHeader header, void* argument, const Action& action,
             IdleWork* idle = nullptr);
 
-  /// Waits until `ready()` returns true. For actions and idle work. Throws kAborted if the run is
-  /// aborted.
+  /// Waits until `ready()` returns true. Used in actions and idle work. Throws kAborted if the run
+  /// is aborted, and kDeadlineExceeded, naming `what`, after the timeout.
   void wait(int replica, const std::function<bool()>& ready, std::string_view what);
   /// Waits until `ready()` returns true, another replica waits in a rendezvous or has ended, or all
-  /// replicas hold back. This cannot deadlock. Returns ready(); throws kAborted if the run is
+  /// replicas hold back, so it cannot deadlock. Returns ready(); throws kAborted if the run is
   /// aborted.
   bool hold_back(int replica, const std::function<bool()>& ready);
   /// Throws kAborted if the run is aborted.

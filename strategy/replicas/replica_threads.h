@@ -29,7 +29,7 @@ class ReplicaThreads {
   ReplicaThreads& operator=(const ReplicaThreads&) = delete;
 
   /// Runs body(r, ...) for each replica and returns when all have ended. Only one outermost run at
-  /// a time is allowed; nested ones come from merge functions on the same thread.
+  /// a time is allowed; merge functions start nested runs on the same thread.
   RunOutcome run(const Body& body);
   ReplicaMonitor& monitor() { return monitor_; }
 

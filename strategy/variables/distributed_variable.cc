@@ -146,8 +146,8 @@ bool are_where_it_works(const ReplicaServices& services, std::span<const Tensor>
 
 [[noreturn]] void fail_no_aggregation(const VariableStorage& variable) {
   fail(ErrorCode::kInvalidArgument, "Variable '", variable.name(),
-       "': with one value per replica and aggregation NONE, it has no single value; expected SUM, "
-       "MEAN or ONLY_FIRST_REPLICA; use VariableOptions::aggregation");
+       "': with one value per replica and aggregation NONE, the variable has no single value; "
+       "expected SUM, MEAN or ONLY_FIRST_REPLICA; use VariableOptions::aggregation");
 }
 
 }  // namespace

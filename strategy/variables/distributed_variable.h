@@ -18,8 +18,8 @@ class StepTracer;
 
 namespace tutti::internal {
 
-/// Part of a DistributedStorage: memory on one of this process's devices, or shards on parameter
-/// servers. Not thread-safe: its owner serializes writes.
+/// Part of a DistributedStorage: memory on one device of this process, shards on several devices,
+/// or shards on parameter servers. Not thread-safe: the owner of a component serializes writes.
 class Component {
  public:
   virtual ~Component() = default;
@@ -54,7 +54,8 @@ class LocalComponent final : public Component {
   VariableComponent component_;
 };
 
-/// Variable created by a strategy, with one component per device, one per replica, or a remote one.
+/// Variable created by a strategy, with one component per device or per replica, or with a single
+/// component that is shared by all replicas.
 class DistributedStorage : public VariableStorage {
  public:
   int num_components() const { return static_cast<int>(components_.size()); }
@@ -64,7 +65,7 @@ class DistributedStorage : public VariableStorage {
   }
   /// Returns the component that replica `replica` reads.
   virtual int component_of_replica(int replica) const = 0;
-  /// Returns "w" for component 0, "w/replica_1" for the next.
+  /// Returns "w" for component 0, "w/replica_1" for component 1.
   std::string component_name(int index) const;
 
   std::vector<Tensor> local_components() const override;

@@ -237,7 +237,7 @@ void Shards::forget(Kept& kept) {
 void Shards::assign(AssignOp op, const Tensor& value) {
   note_write();
   for (std::size_t r = 0; r < shards_.size(); ++r) {
-    // Copies the elements, because a view of them would keep the whole value alive.
+    // The elements are copied, because a view of them would keep the whole value alive.
     shards_[r].assign(op, elements_of_shard(value, ranges_[r]).to(shards_[r].device()).copy());
   }
 }
@@ -352,8 +352,8 @@ Tensor FullyShardedStorage::read_as(DType dtype) const {
   LocalReplicaContext* const context = replica("value");
   if (!context) {
     const Tensor whole = shards().gather(shards().device(), dtype);
-    // Keeps the value on all devices. If one device lacked it, its replicas would wait in a
-    // rendezvous that the other replicas skip.
+    // All devices must keep the value. If a device lacked it, the replicas on that device would
+    // wait in a rendezvous that the other replicas skip.
     if (use_.team) shards().keep(whole);
     return whole;
   }

@@ -1,4 +1,4 @@
-// Variables of which each replica owns a shard.
+// Sharded variables, with one shard per replica.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -97,10 +97,10 @@ class Shards final : public Component, public GatheredVariable {
   const VariableComponent& shard(int index) const {
     return shards_[static_cast<std::size_t>(index)];
   }
-  /// For ReplicaShards.
+  /// Return the data that ReplicaShards needs.
   std::span<const Shard> ranges() const { return ranges_; }
   std::span<const std::size_t> counts_of_workers() const { return counts_; }
-  /// Requires a team.
+  /// Requires: there are other workers.
   StartedGather start_gather(DType dtype) const override;
   /// Returns the full value as `dtype`; elements are cast before they are copied.
   Tensor gather(Device device, DType dtype) const;

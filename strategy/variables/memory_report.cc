@@ -1,4 +1,4 @@
-// Implements reports of variables' bytes by device and group.
+// Implements reports of the bytes of variables, by device and group.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/variables/memory_report.h"
 

@@ -15,8 +15,8 @@
 
 namespace tutti::internal {
 
-/// Corresponds to tf's MirroredVariable, or to its AggregatingVariable if replicas share one
-/// component.
+/// Storage of an ON_WRITE variable. Corresponds to tf's MirroredVariable, or to its
+/// AggregatingVariable if replicas share one component.
 class MirroredStorage : public DistributedStorage {
  public:
   /// `work_number`, modulo the number of replicas that share a component, selects the replica that
@@ -43,15 +43,15 @@ class MirroredStorage : public DistributedStorage {
 
   const std::shared_ptr<const Placement>& placement() const { return placement_; }
   /// Records the write, so that the next step compares it with the other workers' writes. Does
-  /// nothing if there is only one worker, or inside a merge function, whose writes are part of a
-  /// step.
+  /// nothing if there is only one worker, if the variable may diverge, or inside a merge function,
+  /// whose writes are part of a step.
   void note_write(std::string_view method, std::initializer_list<Tensor> operands) const override;
 
  protected:
   int work_number() const { return work_number_; }
-  /// Calls write(component index) for each component that the caller must write. Outside run, these
-  /// are all components. In a replica, it is the component of its device, or none if another
-  /// replica updates this variable.
+  /// Calls write(component index) for each component that the caller must write: outside run, all
+  /// components; in a replica, the component of the replica's device, or none if another replica
+  /// updates it.
   void for_each_own_component(std::string_view method, const std::function<void(int)>& write);
 
  private:

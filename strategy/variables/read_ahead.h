@@ -69,7 +69,7 @@ class ReadAhead {
   };
   struct Begun {
     Read read;
-    std::uint64_t version;  // version of the variable when the read started
+    std::uint64_t version;  // version of the variable when the gather started
     StartedGather gather;
   };
   Tensor take_begun(const Read& read) TUTTI_REQUIRES(mutex_);

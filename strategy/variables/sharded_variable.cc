@@ -59,7 +59,7 @@ class ReservedShards {
     }
     internal::require(ids_.size() == parts.size(), "ShardedVariable '", name, "': expected ",
                       parts.size(), " different variables, got ", ids_.size(),
-                      "; is one given twice?");
+                      "; pass each variable once");
     taken.ids.insert(ids_.begin(), ids_.end());
   }
   ~ReservedShards() {
@@ -203,7 +203,7 @@ void JoinedStorage::update(const UpdateRule& rule, std::span<const Variable> slo
   if (rule.uses_norms() && parts_.size() > 1) {
     fail(ErrorCode::kUnimplemented, "Variable '", name(), "'.update (", rule.name(),
          "): the rule needs norms of the whole variable, which has ", parts_.size(),
-         " parts; expected one; try a rule without norms");
+         " parts; expected one part; try a rule without norms");
   }
   const GradientTape::StopRecording stop;
   for (std::size_t i = 0; i < parts_.size(); ++i) {

@@ -23,13 +23,13 @@ class SyncOnReadStorage final : public DistributedStorage {
                     const std::vector<Device>& replica_devices, std::shared_ptr<WorkerTeam> team,
                     std::weak_ptr<const ReplicaServices> services);
 
-  /// In a replica, returns its component or, within an AggregateOnReadScope, the aggregate (by a
-  /// rendezvous). Outside replicas, returns the aggregate; throws kInvalidArgument if there are
-  /// several replicas and the aggregation is NONE.
+  /// In a replica, returns the replica's component or, within an AggregateOnReadScope, the
+  /// aggregate (by a rendezvous). Outside replicas, returns the aggregate; throws kInvalidArgument
+  /// if there are several replicas and the aggregation is NONE.
   Tensor read() const override;
-  /// In a replica, writes its component. Outside, writes every component. With SUM, assign() then
-  /// divides by the number of replicas (for integers the first components get the remainder, so the
-  /// sum is exact), and assign_add() and assign_sub() throw kInvalidArgument.
+  /// In a replica, writes the replica's component. Outside replicas, writes every component. With
+  /// SUM, assign() then divides by the number of replicas (for integers the first components get
+  /// the remainder, so the sum is exact), and assign_add() and assign_sub() throw kInvalidArgument.
   void assign(AssignOp op, const Tensor& value, ValueOrigin origin) override;
   void assign_replicated(AssignOp op, const Tensor& value) override;
   /// Throws kUnimplemented if called in a replica while there are several replicas.
@@ -46,7 +46,8 @@ class SyncOnReadStorage final : public DistributedStorage {
   bool counts_updates() const {
     return options().aggregation == VariableAggregation::kMean && num_replicas() > 1;
   }
-  /// Sets this process's components; this does not count as an update. Call it outside replicas.
+  /// Sets this process's components; this does not count as an update. Must be called outside
+  /// replicas.
   void set_components(std::span<const Tensor> values);
 
  private:

@@ -56,9 +56,9 @@ std::vector<int> numbers_of(const std::vector<Device>& devices) {
   for (const Device& device : devices) {
     if (device.index >= count) {
       fail(ErrorCode::kUnavailable, device,
-           " is unavailable: no such device; XLA's devices here: ", "xla:0 ... xla:", count - 1,
-           " (", xla_devices().platform, ")",
-           xla_devices().platform == "cpu" ? "; use TUTTI_XLA_CPU_DEVICES" : "");
+           " is unavailable: expected one of the XLA devices xla:0 to xla:", count - 1, " (",
+           xla_devices().platform, ")",
+           xla_devices().platform == "cpu" ? "; set TUTTI_XLA_CPU_DEVICES to get more" : "");
     }
     numbers.push_back(device.index);
   }

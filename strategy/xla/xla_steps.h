@@ -31,7 +31,7 @@ class XlaSteps {
   void run(const std::function<void(const NoteReplica&)>& run_replicas);
 
   int num_compiled() const;
-  /// Returns the text of the step that ran last; empty if there was none.
+  /// Returns the StableHLO text of the program that ran last; empty if there was none.
   const std::string& last_program() const;
 
  private:

@@ -9,7 +9,7 @@
 namespace tutti::internal {
 
 /// Sizes and offsets of one attention call. Heads are numbered across the whole batch; each is a
-/// contiguous matrix. GPU kernels also use this.
+/// contiguous matrix. GPU kernels use this class, too.
 struct AttentionExtent {
   AttentionExtent(const Shape& query, const Shape& key, const Shape& value,
                   const AttentionAttributes& attributes_of_call)

@@ -1,4 +1,5 @@
-// Tables of CPU kernels: which files register kernels, and which kernels replace which.
+// Builds the tables of CPU kernels: the reference kernels, and the fastest kernel for each
+// operation.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdlib>
 #include <string_view>
@@ -42,15 +43,15 @@ bool reference_wanted() {
   const char* choice = std::getenv("TUTTI_KERNELS");
   if (!choice || std::string_view(choice).empty()) return false;
   if (std::string_view(choice) == "reference") return true;
-  fail(ErrorCode::kInvalidArgument, "TUTTI_KERNELS: expected 'reference' or nothing, got '", choice,
-       "'");
+  fail(ErrorCode::kInvalidArgument, "TUTTI_KERNELS: expected 'reference' or no value, got '",
+       choice, "'");
 }
 
 KernelTable make_cpu_kernels() {
   return reference_wanted() ? reference_kernels() : make_fast_kernels();
 }
 
-/// Returns the implementation of matrix products and convolutions in cpu_kernels().
+/// Describes the implementation of matrix products and convolutions in cpu_kernels().
 std::string cpu_math_description() {
   if (reference_wanted()) return "reference";
 #if TUTTI_WITH_ONEDNN

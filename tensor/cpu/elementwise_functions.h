@@ -1,9 +1,10 @@
 // Formulas of elementwise operations, shared by all kernels, so that they give the same bits.
 // SPDX-License-Identifier: Apache-2.0
 //
-// They are constexpr because GPU kernels (tensor/cuda/) call them, and templates because XLA
-// programs are written by calling them with Hlo (tensor/xla/hlo.h), which has the same operators
-// and functions. They call choose() to select between two values, because Hlo cannot overload ?:.
+// The formulas are constexpr because GPU kernels (tensor/cuda/) call them, and templates because
+// XLA programs are built by calling them with Hlo (tensor/xla/hlo.h), which has the same operators
+// and functions. The formulas call choose() to select between two values, because Hlo cannot
+// overload ?:.
 #pragma once
 
 #include <cmath>
@@ -46,7 +47,8 @@ constexpr T smaller(T a, T b) {
 template <class T>
 using Coefficient = std::conditional_t<std::is_floating_point_v<T>, T, double>;
 
-/// Wraps integers around, as in numpy and tf, without the undefined behaviour of signed overflow.
+/// Applies `function`. Integers wrap around, as in numpy and tf, without the undefined behaviour of
+/// signed overflow.
 template <class T, class Function>
 constexpr T wrapping(T a, T b, Function function) {
   if constexpr (!std::is_integral_v<T>) {
@@ -57,7 +59,7 @@ constexpr T wrapping(T a, T b, Function function) {
   }
 }
 
-// Two inputs.
+// Operations with two inputs.
 struct Add {
   template <class T>
   constexpr T operator()(T a, T b) const {
@@ -168,7 +170,7 @@ struct LogicalOr {
   }
 };
 
-// One input.
+// Operations with one input.
 struct Negate {
   template <class T>
   constexpr T operator()(T x) const {
@@ -305,7 +307,8 @@ struct GeluTanh {
   }
 };
 
-// Gradients, computed from (dy, y); those of Gelu and GeluTanh from (dy, x).
+// Gradients, computed from dy and the result y; those of Gelu and GeluTanh, from dy and the input
+// x.
 struct ReluGrad {
   template <class T>
   constexpr T operator()(T dy, T y) const {
@@ -364,7 +367,7 @@ template <class... Ts>
 struct ElementTypes {};
 
 /// Calls table.unary<Formula>(op, types) or table.binary<Formula>(op, types) for each operation.
-/// `floats` and `numbers` are the ElementTypes of the table.
+/// `floats` and `numbers` are the ElementTypes for which the table has kernels.
 template <class Table, class Floats, class Numbers>
 void list_elementwise_formulas(Table&& table, Floats floats, Numbers numbers) {
   constexpr ElementTypes<bool> bools;
@@ -423,7 +426,7 @@ void list_elementwise_formulas(Table&& table, Floats floats, Numbers numbers) {
   table.template binary<SigmoidCrossEntropy>(OpId::kSigmoidCrossEntropy, floats);
 }
 
-/// Applies the activation of matmul and conv2d. NaN stays NaN.
+/// Applies the fused activation of matmul or conv2d. NaN stays NaN.
 template <class T>
 constexpr T activated(FusedActivation activation, T x) {
   switch (activation) {

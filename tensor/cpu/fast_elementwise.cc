@@ -16,7 +16,7 @@ namespace tutti::internal {
 //
 // Broadcasting is reduced to runs in which each input either advances by one element or repeats one
 // element. Two inputs have three such combinations, each with its own loop. The formulas are those
-// of the reference kernels; results are bit-identical.
+// of the reference kernels, so results are bit-identical.
 
 namespace {
 
@@ -33,7 +33,7 @@ void unary(const KernelArgs& args) {
   });
 }
 
-/// Computes `count` elements; an input with stride 0 is a single value for all of them.
+/// Computes `count` elements; an input with stride 0 supplies one value for all elements.
 template <class Function, class T, class Result>
 [[gnu::always_inline]] inline void binary_run(const T* __restrict a, std::int64_t a_stride,
                                               const T* __restrict b, std::int64_t b_stride,

@@ -12,8 +12,8 @@ namespace tutti::internal {
 
 // Batch normalisation.
 //
-// Statistics are summed row by row in double, separately for each channel, so the order depends
-// only on the shape.
+// Statistics are summed row by row in double, separately for each channel, so the order of the
+// additions depends only on the shape.
 
 namespace {
 
@@ -141,17 +141,18 @@ void batch_norm_grad(const KernelArgs& args) {
   });
 }
 
-// Local response normalisation, for which oneDNN has only a plain loop.
+// Local response normalisation. It does not use oneDNN, whose kernel is a plain loop.
 //
-// Pixels are processed in blocks. Their channels are stored in rows with `radius` zeros at either
-// end, so that window sums need no bounds checks: they add the same elements in the same order as
-// the reference kernel, plus zeros. Each pass covers all pixels of the block before the next pass
-// begins, because a sum that reads just-written elements at other offsets would wait for them.
+// Pixels are processed in blocks. The summands of a pixel (one per channel) are stored in a row
+// with `radius` zeros at either end, so that window sums need no bounds checks: they add the same
+// elements in the same order as the reference kernel, plus zeros. Each pass covers all pixels of
+// the block before the next pass begins, because loads that overlap just-written elements at other
+// offsets would stall.
 
-// The workspace of a block fits into the L1 cache.
+// Number of floats in the padded rows of a block. The four arrays of a block fit into the L1 cache.
 constexpr std::size_t kBlockFloats = 1536;
 
-/// Computes powers[i] = bases[i]^-beta, without calling pow for the usual exponents.
+/// Computes power[i] = base[i]^-beta, without calling pow for the usual exponents.
 [[gnu::always_inline]] inline void negative_powers(const float* __restrict base, std::size_t count,
                                                    double beta, float* __restrict power) {
   if (beta == 0.5) {
@@ -298,8 +299,8 @@ void lrn_grad(const KernelArgs& args) {
 
 // Layer and group normalisation, vectorised over the channels of a group.
 //
-// Element c of a run is added to lane c % kLanes, a double, and the lanes are added in order: the
-// order depends only on the shape.
+// Channel c of the group is added to lane c % kLanes, in double. The lanes are then added in order,
+// so the order of the additions depends only on the shape.
 
 namespace {
 

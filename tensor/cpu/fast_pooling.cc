@@ -10,11 +10,12 @@
 
 namespace tutti::internal {
 
-// Pooling. oneDNN's max pooling processes only about 1.5 GB/s.
+// Pooling. oneDNN is not used, because its max pooling processes only about 1.5 GB/s.
 //
 // A *row* is the channels of one pixel. A vector register keeps the running maximum over the rows
 // of a window, for 8 channels at a time. The gradient first finds the row that contains the
-// maximum: a later row wins only if it is larger, so the first largest element gets the gradient.
+// maximum: a later row replaces an earlier one only if its element is larger, so the first largest
+// element gets the gradient.
 
 namespace {
 
@@ -43,7 +44,7 @@ struct Window {
   }
   std::int64_t size() const { return rows * columns; }
   std::int64_t top, left, rows, columns;
-  std::int64_t below;  // offset at which the window one output row below begins
+  std::int64_t below;  // offset of this window's share of the input of the next output row
 };
 
 /// Calls body(i, offset) for each row i of the window; `offset` is the row's offset in the image.
@@ -57,8 +58,9 @@ template <class Body>
   }
 }
 
-/// Prefetches the first elements of the corresponding window in the next output row, because
-/// processors do not predict the jumps between the rows of a window.
+/// Prefetches this window's share of the input of the next output row, because hardware prefetchers
+/// do not predict the jumps between the rows of a window. Together, the windows of one output row
+/// prefetch the next `stride_h` rows of the image.
 [[gnu::always_inline]] inline void fetch_ahead(const Geometry& g, const float* x, std::int64_t n,
                                                const Window& window) {
   const std::int64_t count = g.a.stride_h * g.a.stride_w * g.channels;
@@ -95,8 +97,8 @@ struct Rows {
   std::vector<std::int64_t> offsets;
 };
 
-// Uses explicit vectors, because the compiler does not vectorize a loop over rows inside a loop
-// over channels.
+// Explicit vectors: the compiler does not vectorize a loop over channels that contains a loop over
+// rows.
 constexpr std::int64_t kWidth = 8;
 using Floats [[gnu::vector_size(4 * kWidth)]] = float;
 using Integers [[gnu::vector_size(4 * kWidth)]] = std::int32_t;

@@ -22,8 +22,8 @@ struct HostConstants {
   T values[DeviceRule::kNumConstants];
 };
 
-/// Kinds of loops, and the functions that each kind calls, in enum order: decay_weight(); apply();
-/// prepare() and direction(); step().
+/// Kind of loop. kDecay calls decay_weight(); kApply, apply(); kPrepare, prepare() and direction();
+/// and kStep, step().
 enum class Pass { kDecay, kApply, kPrepare, kStep };
 
 template <class Rule, Pass pass, unsigned options>

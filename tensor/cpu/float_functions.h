@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The C library needs a call per element, and the bits of its results depend on its version. Types
-// other than float use the C library; GPUs use their own functions.
+// other than float use the C library; GPU kernels use CUDA's functions.
 #pragma once
 
 #include <bit>

@@ -1,4 +1,4 @@
-// Branch-free conversions, which the compiler turns into vector instructions.
+// Branch-free conversions between float and 16-bit types, which the compiler vectorizes.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/half_conversion.h"
 

@@ -1,13 +1,14 @@
-// The order in which all reductions combine elements. It depends only on the number of elements, so
-// equal elements always give equal bits.
+// Order in which the CPU's reductions combine elements. The order depends only on the number of
+// elements, so equal elements always give equal bits.
 // SPDX-License-Identifier: Apache-2.0
 //
 // A sequence is divided into blocks of kFoldBlock elements. Within a block, element i belongs to
-// lane i % kFoldLanes. Each lane starts with the identity and takes its elements in order; then the
-// upper half of the lanes is combined into the lower half until only one lane is left. The results
-// of the blocks are combined like the digits of a binary counter: pairs of adjacent results, then
-// pairs of those, and finally the remaining ones from the last to the first. The rounding error of
-// a sum grows with kFoldBlock / kFoldLanes and the logarithm of the number of blocks.
+// lane i % kFoldLanes. Each lane starts with the identity and combines its elements in order; then
+// the upper half of the lanes is combined into the lower half until only one lane is left. The
+// results of the blocks are combined as in a binary counter: pairs of adjacent results, then pairs
+// of these combined results, and finally the remaining ones from the last to the first. The
+// rounding error of a sum grows with kFoldBlock / kFoldLanes and the logarithm of the number of
+// blocks.
 #pragma once
 
 #include <algorithm>

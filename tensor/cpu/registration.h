@@ -10,9 +10,10 @@
 
 namespace tutti::internal {
 
-// A kernel may throw Error; dispatch() prepends "gather at train.cc:41: " to its message.
+// A kernel may throw Error; dispatch() prepends the operation and the caller's line to its message,
+// as in "gather at train.cc:41: ".
 
-// tensor/cpu/reference/: slow, obvious loops.
+// tensor/cpu/reference/: slow, plain loops.
 void register_elementwise_kernels(KernelTable& table);
 void register_reduction_kernels(KernelTable& table);
 void register_shape_kernels(KernelTable& table);
@@ -22,7 +23,7 @@ void register_normalization_reference_kernels(KernelTable& table);
 void register_softmax_reference_kernels(KernelTable& table);
 void register_attention_reference_kernels(KernelTable& table);
 
-// tensor/cpu/: our own fast loops.
+// tensor/cpu/: loops that the compiler vectorizes.
 void register_fast_elementwise_kernels(KernelTable& table);
 void register_fast_reduction_kernels(KernelTable& table);
 void register_fast_image_kernels(KernelTable& table);
@@ -35,7 +36,7 @@ void register_onednn_attention_kernels(KernelTable& table);
 /// avx2".
 std::string onednn_description();
 
-/// Applies the activation of matmul and conv2d to every element.
+/// Applies the fused activation of matmul or conv2d to every element.
 void activate(FusedActivation activation, std::span<float> values);
 
 }  // namespace tutti::internal

@@ -37,8 +37,8 @@ inline Strides broadcast_strides(const Shape& from, const Shape& to) {
   return strides;
 }
 
-/// A loop over the elements of `shape` with K operands. Axes that are contiguous in all operands
-/// are merged, and axes of length 1 are dropped. Requires: `shape` has elements.
+/// Loop over the elements of `shape` with K operands. Adjacent axes that every operand traverses
+/// with one stride are merged, and axes of length 1 are dropped. Requires: `shape` is not empty.
 template <std::size_t K>
 class StridedLoop {
  public:

@@ -20,8 +20,9 @@
 //   weight decay     no further constants
 //
 // A formula is a template of C, which has constants c[i] and options c.has(option), and of E, a
-// Weight<X>. X is float or double, or Hlo, whose arithmetic writes a program (tensor/xla/hlo.h).
-// Options are computed from the constants, so that a captured step can change them.
+// Weight<X>. X is float or double, or Hlo, whose arithmetic adds operations to an XLA program
+// (tensor/xla/hlo.h). Options are computed from the constants, so that a captured step can change
+// them.
 #pragma once
 
 #include "tensor/cpu/elementwise_functions.h"
@@ -38,9 +39,9 @@ struct Weight {
 };
 
 /// Base class of update rules. A rule with `kUsesNorms` has no apply(): prepare() changes the
-/// slots, direction() returns the direction of one element, trust() follows from the norms of all
-/// weights and directions, and step() changes the weight. Only one of prepare() and step() changes
-/// slots.
+/// slots, direction() returns the direction of one element, trust() returns the trust ratio for the
+/// norms of all weights and directions, and step() changes the weight. Only one of prepare() and
+/// step() changes slots.
 template <int slots>
 struct UpdateFormula {
   static constexpr int kSlots = slots;        // maximum number of slots
@@ -120,7 +121,7 @@ struct RmspropUpdate : UpdateFormula<3> {
     e.slots[0] = rho * e.slots[0] + rest * (e.g * e.g);
     auto square = e.slots[0];
     if (c.has(kCentered)) {
-      // Chosen by value: a reference to one of two slots would keep them out of registers.
+      // Selects by value: a reference to one of the two slots would keep both out of registers.
       const auto average = rho * (c.has(kMomentum) ? e.slots[2] : e.slots[1]) + rest * e.g;
       e.slots[1] = c.has(kMomentum) ? e.slots[1] : average;
       e.slots[2] = c.has(kMomentum) ? average : e.slots[2];
@@ -268,7 +269,8 @@ void visit_update_formula(DeviceRuleId id, const Visitor& visitor) {
     case DeviceRuleId::kWeightDecay:
       return visitor.template operator()<WeightDecayUpdate>();
   }
-  fail(ErrorCode::kInternal, "update: no such rule: ", static_cast<int>(id));
+  fail(ErrorCode::kInternal, "visit_update_formula: expected a DeviceRuleId, got ",
+       static_cast<int>(id));
 }
 
 /// Applies a rule to elements in host memory. If `direction` is given, a rule with norms runs its

@@ -11,7 +11,7 @@
 
 namespace tutti::internal {
 
-/// The two sources of a position on the large axis. The value there is (1 - weight) * small[first]
+/// Sources of one position on an axis of the large image: its value is (1 - weight) * small[first]
 /// + weight * small[second].
 template <class T>
 struct UpsampleSource {

@@ -9,14 +9,14 @@ namespace tutti::internal {
 
 // The widest instruction set that kernels may use: TUTTI_MAX_ISA.
 
-/// Instruction sets, in ascending order. Our own loops have three versions: one for AVX-512, one
+/// Instruction sets, in ascending order. tutti's loops have three versions: one for AVX-512, one
 /// for AVX2, and one for all lower sets. oneDNN distinguishes all sets listed here (kSse2 counts as
 /// its lowest).
 enum class MaxIsa { kSse2, kSse41, kAvx, kAvx2, kAvx512Core, kAll };
 
 /// Returns the value of the environment variable TUTTI_MAX_ISA (sse2, sse41, avx, avx2,
 /// avx512_core, all or its synonym default), or all if it is not set. Reads it only once. Throws
-/// kInvalidArgument listing the names.
+/// kInvalidArgument for any other value, listing the names.
 MaxIsa max_isa();
 std::string_view to_string(MaxIsa isa);
 

@@ -1,13 +1,13 @@
-// Attention in one launch and its gradients in three, with tiles in shared memory.
+// Attention in one launch and its gradients in four, with tiles in shared memory.
 // SPDX-License-Identifier: Apache-2.0
 //
 // A block processes a tile of 64 queries (or keys) of one head. It iterates over the tiles of keys
 // that the queries attend to (or of queries that attend to the keys), and sums 128 columns of their
-// results in registers; wider heads take more blocks, which compute the same scores. A thread has 4
-// x 4 scores, so two reads of 16 bytes serve 16 products: counted this way, arithmetic is the
+// results in registers; wider heads take more blocks, which recompute the same scores. A thread
+// computes 4 x 4 scores, so in float32 two 16-byte reads serve 16 products, and arithmetic is the
 // bottleneck. As on the CPU, arithmetic is in float64 for float64 inputs and in float32 for all
-// others; tensor cores would round the weights of 16-bit numbers before using them. One query takes
-// as long as 64, because a single block processes all keys of its head.
+// others; tensor cores would round the weights of 16-bit inputs to 16 bits. One query takes as long
+// as 64, because a single block processes all keys of its head.
 //
 // Dao et al., "FlashAttention" (arXiv 2205.14135); Milakov and Gimelshein, "Online normalizer
 // calculation for softmax" (arXiv 1805.02867).
@@ -250,7 +250,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     combine_rows(running.sum, AddNumbers{}, shared.slices);
     for (int i = 0; i < kOwn; ++i) {
-      const N sum = running.sum[i];  // 0 without keys
+      const N sum = running.sum[i];  // 0 if the query attends to no key
       for (N& value : gathered[i]) value = sum == N{0} ? N{0} : value / sum;
       const std::int64_t row = work.first + own_row() + i;
       if (row < end && own_column() == 0 && work.column == 0)
@@ -375,7 +375,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<T>)
       for (std::int64_t key = 0; key < seen; key += kTile)
         add_gradient<of>(extent, in, work.head, work.first, key, work.column, shared, gathered);
     } else {
-      // Earlier queries attend to none of these keys.
+      // Queries before `first` attend to none of this block's keys.
       const std::int64_t sees = work.first - extent.attributes.steps_before;
       const std::int64_t first = extent.attributes.is_causal && sees > 0 ? sees / kTile * kTile : 0;
       for (std::int64_t h = 0; h < extent.heads_per_key; ++h) {

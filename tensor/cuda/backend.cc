@@ -88,7 +88,7 @@ class Event final : public DeviceEvent {
   Event& operator=(const Event&) = delete;
 
   cudaEvent_t get() const { return event_; }
-  /// Requires: the GPU is selected. `captured`: the stream is being captured.
+  /// `captured` is true if the stream is being captured. Requires: the GPU is selected.
   void record(cudaStream_t stream, bool captured) {
     captured_ = captured;
     check(cudaEventRecord(event_, stream), "cudaEventRecord");
@@ -455,7 +455,7 @@ class SelectionScope {
   int ordinal_ = 0;
 };
 
-/// Returns the clock rate of the memory; 0 if the driver does not report it.
+/// Returns the clock rate of the memory in GHz; 0 if the driver does not report it.
 double memory_clock_ghz(int ordinal) {
   int kilohertz = 0;
   if (cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, ordinal) != cudaSuccess) {

@@ -32,8 +32,8 @@ __device__ Pack<T, N> load(const T* data, std::int64_t row, std::int64_t channel
   return *reinterpret_cast<const Pack<T, N>*>(data + row * channels + std::int64_t{pack} * N);
 }
 
-/// Sums of x - s and (x - s)^2, where s is the channel's first element, which is near the mean and
-/// so avoids cancellation.
+/// Sums of x - s and (x - s)^2, where s is the channel's first element. It is usually near the
+/// mean, which avoids cancellation.
 template <class T, int N>
 struct Moments {
   const T* x;
@@ -207,8 +207,8 @@ unsigned blocks_of(const Walk& walk) {
   return std::min(blocks_for(walk.count), kMaxBlocks);
 }
 
-/// Calls body(first element, walk) for consecutive groups of rows, each small enough that its
-/// elements can be counted with 32 bits.
+/// Calls body(first element, walk) for consecutive groups of rows, each small enough that its packs
+/// can be counted with 32 bits.
 template <int N, class Body>
 void for_each_part(const Extent& extent, const Body& body) {
   const std::int64_t packs_per_row = extent.channels / N;

@@ -10,8 +10,8 @@
 
 namespace tutti::cuda {
 
-/// Items, and the distribution of a launch's blocks among them. Passed to kernels by value: at most
-/// 4 KB with all other parameters.
+/// Items, and the distribution of a launch's blocks among them. Passed to kernels by value, so at
+/// most 4 KB together with all other parameters.
 template <class Item, int kCapacity>
 struct Batch {
   struct Share {

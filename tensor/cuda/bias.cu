@@ -1,4 +1,4 @@
-// Addition of a bias to channels, with an activation, and the bias gradient.
+// Addition of a bias to the channels of a tensor, with an activation, and the bias gradient.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/cpu/elementwise_functions.h"
 #include "tensor/cuda/channel_sums.h"
@@ -13,7 +13,8 @@ namespace {
 
 using internal::activated;
 
-// Index: unsigned type of pack indices; 32-bit division is several times faster than 64-bit.
+// `Index` is the unsigned type of pack indices; 32-bit division is several times faster than
+// 64-bit.
 template <class T, int N, class Index>
 __global__ void bias_activation(Pack<T, N>* y, const Pack<T, N>* bias, Index count,
                                 Index packs_per_row, FusedActivation activation) {
@@ -60,7 +61,7 @@ void add_bias_and_activate(const DeviceTensor& y, const void* bias, FusedActivat
   });
 }
 
-// Gradient of the bias: the sum over all axes but the channels.
+// Gradient of the bias: the sum over all axes except the channel axis.
 
 namespace {
 

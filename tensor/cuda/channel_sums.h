@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // For .cu files. Each block sums some of the rows in an order that depends only on the shape; a
-// second kernel adds the blocks' sums. Up to kRun terms are added in float, everything else in
-// double.
+// second kernel adds the blocks' sums. Up to kRun terms are added in the type of the computation
+// (Number<T>), all other sums in double.
 #pragma once
 
 #include <algorithm>
@@ -93,7 +93,8 @@ __global__ void combine_sums(const double* partial, std::int64_t splits, std::in
   finish(channel, a, b);
 }
 
-/// Launches both kernels. `channels` must be > 0 and a multiple of N; `rows` may be 0.
+/// Launches sum_rows() and combine_sums(). `channels` must be > 0 and a multiple of N; `rows` may
+/// be 0.
 template <class T, int N, class Terms, class Finish>
 void sum_over_rows(std::int64_t rows, std::int64_t channels, const Terms& terms,
                    const Finish& finish, const KernelCall& call) {

@@ -1,8 +1,8 @@
-// Combines the values of several replicas along the canonical tree.
+// Combines the values of several replicas along the canonical tree (docs/determinism.md).
 // SPDX-License-Identifier: Apache-2.0
 //
 // Results are bit-identical to those of reduce_along_tree() on the CPU, because the functions
-// contain no multiply-add that a compiler could contract, and both devices round division
+// contain no multiply-add that a compiler could contract, and CPUs and GPUs both round division
 // correctly.
 #include <array>
 

@@ -152,7 +152,7 @@ ConvolutionGraph::ConvolutionGraph(const ConvolutionProblem& problem, cudnnHandl
   graph.finalize();
 }
 
-// Search for engines: cuDNN's heuristics, our rules, and measurements if requested.
+// Search for engines: cuDNN's heuristics, the rules of MathOptions, and measurements if requested.
 
 namespace {
 
@@ -164,8 +164,8 @@ std::int64_t count_of(const BackendDescriptor& descriptor, cudnnBackendAttribute
   return count;
 }
 
-/// Returns engine configurations, starting with the one that cuDNN expects to be the fastest; may
-/// be empty.
+/// Returns engine configurations, starting with the one that cuDNN expects to be the fastest; the
+/// result may be empty.
 std::vector<BackendDescriptor> configurations(const ConvolutionGraph& graph,
                                               cudnnBackendHeurMode_t mode,
                                               const ConvolutionTarget& target) {
@@ -221,7 +221,8 @@ bool is_allowed(const BackendDescriptor& configuration, DType dtype, const MathO
            noted(CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS));
 }
 
-/// Returns false, with the cause in `reason`, if the engine cannot be used.
+/// Finalizes the plan of an engine. Returns false, with the cause in `reason`, if the engine cannot
+/// be used.
 bool make_plan(ConvolutionPlan& made, const ConvolutionTarget& target, std::string& reason) {
   if (target.handle != nullptr) {
     made.plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, target.handle);
@@ -299,7 +300,8 @@ float measured_milliseconds(const ConvolutionPlan& plan, const ConvolutionData& 
 }
 
 /// Removes plans for which there is too little memory, and returns a workspace that is large enough
-/// for all the others; nullptr if only one plan is left, because it need not be measured.
+/// for each remaining plan; nullptr if only one plan is left, because that plan need not be
+/// measured.
 void* workspace_of_all(std::vector<ConvolutionPlan>& plans, const KernelCall& call) {
   while (plans.size() > 1) {
     const auto largest =
@@ -314,7 +316,8 @@ void* workspace_of_all(std::vector<ConvolutionPlan>& plans, const KernelCall& ca
   return nullptr;
 }
 
-/// Runs the plans on the real data; every run overwrites the result. `plans` must not be empty.
+/// Returns the fastest plan, measured on the data of the call; every run overwrites the result.
+/// `plans` must not be empty.
 ConvolutionPlan fastest_of(std::vector<ConvolutionPlan> plans, const ConvolutionData& data,
                            const KernelCall& call) {
   void* const workspace = workspace_of_all(plans, call);

@@ -20,7 +20,7 @@
 
 namespace tutti::cuda {
 
-/// Owner of a cuDNN backend API descriptor.
+/// Owning wrapper of a cuDNN backend API descriptor.
 class BackendDescriptor {
  public:
   explicit BackendDescriptor(cudnnBackendDescriptorType_t type);
@@ -50,8 +50,8 @@ class BackendDescriptor {
   cudnnBackendDescriptor_t descriptor_ = nullptr;
 };
 
-/// One of the three computations of a convolution. Shapes: x NHWC, filter OHWI (cuDNN requires the
-/// output channels outermost), y NHWC.
+/// One of the three computations of a convolution: its result, or the gradient of x or of the
+/// filter. Shapes: x NHWC, filter OHWI (cuDNN requires the output channels outermost), y NHWC.
 struct ConvolutionProblem {
   OpId op = OpId::kConv2d;
   DType dtype = DType::kFloat32;
@@ -89,8 +89,8 @@ struct ConvolutionPlan {
   std::size_t workspace_bytes = 0;
 };
 
-/// Device for which engines are looked up: that of `handle`, or one given by its description (a
-/// CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR), for tests on machines without that device.
+/// Device for which engines are looked up: the device of `handle`, or, for tests on machines
+/// without the device, the device that a CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR describes.
 struct ConvolutionTarget {
   cudnnHandle_t handle = nullptr;
   const BackendDescriptor* device = nullptr;
@@ -107,7 +107,7 @@ std::vector<ConvolutionPlan> supported_plans(const ConvolutionGraph& graph, DTyp
 class ConvolutionPlans {
  public:
   /// Enqueues the convolution on the stream of `call`. Throws kUnimplemented if cuDNN has no engine
-  /// for it, and kResourceExhausted if no engine gets the memory that it needs.
+  /// for it, and kResourceExhausted if there is not enough memory for any engine.
   void run(const ConvolutionProblem& problem, const ConvolutionData& data, const KernelCall& call);
   std::size_t size() const { return entries_.size(); }
 

@@ -105,8 +105,8 @@ void launch_tiles(const StridedAxes<2>& axes, int across, const T* from, T* to,
                      stream, t, from, to);
 }
 
-/// Returns the largest power of two, in bytes, that divides the length of every run and gap of
-/// `axes`.
+/// Returns the largest power of two, in bytes, that divides the length of the innermost runs and
+/// all other strides of `axes`; `element_size` if the runs are not contiguous.
 std::size_t common_bytes(const StridedAxes<2>& axes, std::size_t element_size) {
   if (axes.stride(0, axes.rank - 1) != 1 || axes.stride(1, axes.rank - 1) != 1) {
     return element_size;
@@ -161,7 +161,7 @@ void copy_strided(const Shape& shape, std::size_t element_size, const StridedEle
 
 namespace {
 
-constexpr int kItems = 128;  // copies per launch, 24 bytes each
+constexpr int kItems = 128;  // copies per launch; a DeviceCopy has 24 bytes
 constexpr std::int64_t kBytesPerBlock = 32 * 1024;
 
 /// Copies bytes [first, end) in units of T, and the last bytes one by one.
@@ -259,8 +259,8 @@ void transpose_matrix(DType dtype, const void* from, void* to, std::int64_t rows
     case 8:
       return transpose_as<std::uint64_t>(from, to, rows, columns, stream);
     default:
-      fail(ErrorCode::kUnimplemented,
-           "transpose_matrix: expected 2, 4 or 8 bytes per element, got ", to_string(dtype));
+      fail(ErrorCode::kUnimplemented, "transpose_matrix: expected a type of 2, 4 or 8 bytes, got ",
+           to_string(dtype));
   }
 }
 

@@ -100,7 +100,7 @@ void visit_bytes(std::size_t bytes, const Visitor& visitor) {
   }
 }
 
-/// Division of numbers below 2^31 by a number that the host knows (Granlund and Montgomery,
+/// Division of numbers below 2^31 by a divisor that the host prepares (Granlund and Montgomery,
 /// "Division by invariant integers using multiplication", 1994).
 struct Divisor {
   Divisor() = default;

@@ -1,4 +1,4 @@
-// Elementwise operations: arithmetic, gradients of activations, comparisons, choices, conversions.
+// Elementwise operations: arithmetic, gradients of activations, comparisons, where, clip and casts.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/cpu/elementwise_functions.h"
 #include "tensor/cuda/kernels.h"
@@ -27,7 +27,7 @@ void where(const KernelCall& call) {
   });
 }
 
-// Does not round to a 16-bit type, because element() does so: each value is rounded only once.
+// Leaves rounding to a 16-bit type to element(), so that each value is rounded only once.
 template <class To>
 struct Cast {
   template <class From>
@@ -65,7 +65,7 @@ void clip(const KernelCall& call) {
   map<1>(function, flat, call.out<T>(0), {flat}, call.stream, call.in<T>(0));
 }
 
-/// One kernel for each formula and type.
+/// Registers one kernel for each formula and element type.
 struct FormulaKernels {
   template <class F, class... Ts>
   void unary(OpId op, ElementTypes<Ts...>) {

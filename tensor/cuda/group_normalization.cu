@@ -1,4 +1,4 @@
-// Layer and group normalisation with gradients.
+// Layer and group normalisation, and their gradients.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
@@ -18,7 +18,7 @@ struct Extent {
         channels(call.inputs[1].shape.num_elements() / groups) {}
 
   std::int64_t num_pairs() const { return batch * groups; }
-  /// Number of elements of a pair.
+  /// Returns the number of elements of a pair.
   __device__ __forceinline__ std::int64_t count() const { return positions * channels; }
   /// Returns the total number of channels in all groups.
   __device__ __forceinline__ std::int64_t width() const { return groups * channels; }
@@ -87,8 +87,8 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-// Computes dx = (g - mean(g) - z * mean(g * z)) / deviation,
-// with z = (x - mean) / deviation and g = dy * gamma.
+// Computes dx = (g - mean(g) - z * mean(g * z)) / deviation, with deviation = sqrt(variance +
+// epsilon), z = (x - mean) / deviation and g = dy * gamma.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     gradient_of_x(Extent extent, std::int64_t num_pairs, int lanes, double epsilon_, const T* x,

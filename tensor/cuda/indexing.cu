@@ -91,7 +91,7 @@ void gather(const KernelCall& call) {
 /// If `mine` is the first position whose index is `row`, calls body(position) for every such
 /// position, in order, and returns true. Otherwise returns false: another block handles the row, so
 /// the bits are reproducible. For up to about 100,000 positions, comparing all pairs costs less
-/// than sorting. All threads of the block must call it.
+/// than sorting. All threads of the block must call this function.
 template <class Body>
 __device__ __forceinline__ bool for_each_of_row(const Indices& indices, std::int64_t mine,
                                                 std::int64_t row, const Body& body) {
@@ -135,8 +135,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Same as scatter_kernel(), but combines the values with those in the rows. Rounds after each
-/// combination, not once at the end.
+/// Same as scatter_kernel(), but combines the values with the previous values of the rows. Rounds
+/// after each combination, not once at the end.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     scatter_into_kernel(ScatterOp op, Indices indices, std::int64_t num_rows, std::int64_t size,

@@ -74,10 +74,10 @@ void copy_many(std::span<const DeviceCopy> copies, cudaStream_t stream);
 /// Applies a scatter. The result is bit-identical to the CPU's, because values for the same row are
 /// applied in order.
 void scatter(const DeviceScatter& scatter, cudaStream_t stream);
-/// Same as in DeviceContext. Uses one launch per 96 tensors of each type.
+/// Same as DeviceContext::count_non_finite(). Uses one launch per 96 tensors of a type.
 void count_non_finite(std::span<const DeviceTensor> tensors, std::int64_t* counts,
                       cudaStream_t stream);
-/// Same as in DeviceContext. Uses two launches per 96 tensors of a type.
+/// Same as DeviceContext::sums_of_squares(). Uses two launches per 96 tensors of a type.
 void sums_of_squares(std::span<const DeviceTensor> tensors, double* sums, Workspace& workspace,
                      cudaStream_t stream);
 
@@ -93,7 +93,8 @@ void register_pooling_kernels(KernelTable& table);
 void register_batch_normalization_kernels(KernelTable& table);
 void register_softmax_kernels(KernelTable& table);
 
-/// Computes y = activation(y + bias) in place, y [..., channels]. `bias`: of y's type, or nullptr.
+/// Computes y = activation(y + bias) in place, y [..., channels]. `bias` has y's type, or is
+/// nullptr.
 void add_bias_and_activate(const DeviceTensor& y, const void* bias, FusedActivation activation,
                            cudaStream_t stream);
 /// Transposes `from` [rows, columns] into `to` [columns, rows].

@@ -49,7 +49,7 @@ inline void check(cudaError_t status, const char* who) {
        is_final(status) ? "; this process can no longer use the GPU; restart it" : "");
 }
 
-/// Number of threads per block in elementwise kernels.
+/// Number of threads per block in all kernels.
 inline constexpr unsigned kThreads = 256;
 
 /// Returns the number of blocks for `count` elements; kernels use grid-stride loops.
@@ -60,7 +60,7 @@ inline unsigned blocks_for(std::size_t count, std::size_t per_thread = 1) {
       std::clamp<std::size_t>((threads + kThreads - 1) / kThreads, 1, kMaxBlocks));
 }
 
-// launch() is for kernels with independent threads; launch_cooperative() is for kernels whose
+// launch() launches kernels with independent threads; launch_cooperative() launches kernels whose
 // threads wait for one another (__syncthreads, warp shuffles). Tests, which run kernels on the CPU,
 // need this distinction (tests/cuda_simulation/). Shared memory is `__shared__` with a fixed size.
 // All other communication uses atomicAdd and atomicMax.
@@ -117,7 +117,7 @@ class Gpu {
 };
 
 /// Scope in which this thread may make calls, such as cudaMalloc and cudaEventQuery, that would
-/// otherwise fail during its own capture and invalidate it.
+/// otherwise fail during a capture and invalidate the capture.
 class UncapturedScope {
  public:
   UncapturedScope() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }

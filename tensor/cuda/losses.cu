@@ -1,7 +1,8 @@
-// Cross-entropies of softmax, with a team of threads per row of logits.
+// Softmax cross-entropies, and the gradient of the sparse cross-entropy, with a team of threads per
+// row of logits.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A kernel cannot throw, so an invalid label gives NaN, as on tf's GPUs (docs/deviations.md).
+// A kernel cannot throw, so an invalid label gives NaN, as in tf on GPUs (docs/deviations.md).
 #include <cmath>
 #include <limits>
 

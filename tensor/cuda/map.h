@@ -73,7 +73,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Kernel loop that depends on the sizes of the element types, but not on the types themselves.
+/// Parameters of a kernel's loop, which depend on the sizes of the element types, but not on the
+/// types themselves.
 template <int kArity>
 struct MapPlan {
   StridedAxes<kArity> axes;
@@ -121,7 +122,7 @@ void map(const F& f, const Shape& shape, Y* y, const std::array<Shape, kArity>& 
          plan.axes, plan.is_wide, plan.tail, f, y, a, b, c);
 }
 
-/// The kernel of an operation on one input, given the type of its elements.
+/// Runs an elementwise operation on one input with elements of type T.
 template <class F, class T>
 void unary_kernel(const KernelCall& call) {
   const Shape flat{call.outputs[0].shape.num_elements()};

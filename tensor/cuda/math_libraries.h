@@ -19,7 +19,8 @@ namespace tutti::cuda {
 /// Returns cuDNN's name for the type. Throws kUnimplemented unless it is a floating-point type.
 cudnnDataType_t cudnn_type(DType dtype);
 
-/// Returns the largest power of two, at most `most`, that divides the address. Plans depend on it.
+/// Returns the largest power of two, at most `most`, that divides the address. Plans depend on this
+/// alignment.
 inline std::uintptr_t alignment_of(const void* pointer, std::uintptr_t most) {
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
   return address == 0 ? most : std::min(most, address & (~address + 1));
@@ -36,7 +37,7 @@ struct MathOptions {
   /// allows any).
   bool deterministic = true;
   /// Number of convolution plans to measure per problem, of which the fastest is kept;
-  /// TUTTI_CUDNN_TUNE=1 sets it to 8. 0 uses cuDNN's first plan.
+  /// TUTTI_CUDNN_TUNE=1 sets it to 8. 0 and 1 use cuDNN's first plan without measuring.
   int num_measured_plans = 0;
   /// Maximum workspace of a convolution plan, in bytes.
   std::size_t max_workspace_bytes = std::size_t{1} << 30;

@@ -14,8 +14,8 @@
 
 namespace tutti::cuda {
 
-// cuBLASLt is column-major: our row-major c = a b is its c^T = b^T a^T, so the operands are
-// swapped, without a copy.
+// cuBLASLt is column-major: a row-major c = a b is a column-major c^T = b^T a^T, so the operands
+// are swapped, without a copy.
 
 namespace {
 
@@ -197,7 +197,7 @@ void launch_product(const MatrixProduct& p, const MatrixPlan& plan, const Kernel
         "cublasLtMatmul");
 }
 
-/// Returns false, without any computation, if cuBLASLt cannot add this bias.
+/// Computes the product. Returns false, without any computation, if cuBLASLt cannot add this bias.
 bool try_multiply(const MatrixProduct& p, const KernelCall& call) {
   const MatrixPlan& plan = call.libraries.matrix_plans().get(p, call);
   if (plan.is_supported) {
@@ -227,7 +227,8 @@ void multiply(const MatrixProduct& product, FusedActivation activation, const Ke
     const bool bias_is_added = try_multiply(part, call);
     const void* const missing_bias = bias_is_added ? nullptr : std::exchange(part.bias, nullptr);
     if (!bias_is_added) (void)try_multiply(part, call);
-    // cuBLASLt does not define the RELU of NaN; here NaN must stay NaN.
+    // The activation is not left to cuBLASLt, which does not define the ReLU of NaN; NaN must stay
+    // NaN.
     add_bias_and_activate({part.c, {part.batch * part.m, part.n}, part.dtype}, missing_bias,
                           activation, call.stream);
   }

@@ -21,7 +21,7 @@ struct MatrixProduct {
   bool a_is_shared = false, b_is_shared = false;
   const void* a = nullptr;
   const void* b = nullptr;
-  const void* bias = nullptr;  // nullptr: none
+  const void* bias = nullptr;  // nullptr if there is no bias
   void* c = nullptr;
 };
 

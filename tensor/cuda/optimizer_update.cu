@@ -3,10 +3,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // nvcc may contract a * b + c here, so GPU results may not be bit-identical to CPU results. All
-// components of a variable are updated by the same code.
+// elements of a variable are updated by the same code.
 //
 // With norms, the first launch adds squares block by block, the second adds the blocks of each
-// variable, and the third changes the weights. Directions are computed twice instead of being kept.
+// variable, and the third changes the weights. Directions are computed twice instead of being
+// stored.
 #include "tensor/cpu/update_rules.h"
 #include "tensor/cuda/batches.h"
 #include "tensor/cuda/kernels.h"
@@ -18,7 +19,7 @@ using namespace internal;  // the formulas
 
 namespace {
 
-constexpr int kItems = 56;  // 64 bytes each, so that all parameters fit into 4 KB
+constexpr int kItems = 56;  // 56 bytes each, so that all parameters fit into 4 KB
 using Batched = Batch<DeviceUpdateItem, kItems>;
 
 /// Number of elements per thread block: four packs per thread.

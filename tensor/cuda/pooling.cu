@@ -1,10 +1,10 @@
 // Maximum and average pooling and their gradients.
 // SPDX-License-Identifier: Apache-2.0
 //
-// These are our own kernels, because cuDNN's pooling pads both sides equally, does not define the
-// gradient of tied maxima (here it goes to the first one), and needs the result to compute the
-// gradient. Gradients are computed by gathering: each pixel adds up the gradients of the
-// windows that contain it, without atomics.
+// cuDNN is not used, because its pooling pads both sides equally, does not define the gradient of
+// tied maxima (tutti's goes to the first maximum), and needs the result to compute the gradient.
+// Gradients are computed by gathering: each pixel adds up the gradients of the windows that contain
+// it, without atomics.
 #include "tensor/cuda/elements.h"
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/launch.h"
@@ -34,7 +34,7 @@ __device__ Range pixels_of(int index, int stride, int window, int pad, int exten
 /// Returns the windows that contain pixel `index`.
 __device__ Range windows_of(int index, int stride, int window, int pad, int out_extent) {
   const int last = (index + pad) / stride;
-  const int before = index + pad - window;  // a window that starts here ends just before the pixel
+  const int before = index + pad - window;  // a window that starts at `before` excludes the pixel
   const int begin = before < 0 ? 0 : before / stride + 1;
   return {begin, last + 1 < out_extent ? last + 1 : out_extent};
 }

@@ -43,8 +43,8 @@ __global__ void __launch_bounds__(kThreads)
   if (count > 0) atomicAdd(&counts[item.index], count);
 }
 
-/// Sums the squares of 4,096 elements: each thread adds every 256th square, then a tree adds the
-/// sums of the threads.
+/// Sums the squares of 4,096 elements: each thread adds every 256th square, then Teams::combine()
+/// adds the sums of the threads.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     sum_squares_of_blocks(const __grid_constant__ Batched batch, double* block_sums) {

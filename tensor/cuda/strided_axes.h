@@ -15,8 +15,8 @@ using internal::dense_strides;
 using internal::Strides;
 
 /// Loop over `count` elements in row-major order, with the offset of each element in K operands.
-/// Axes of length 1 are left out; axes that are contiguous in all operands are merged. Passed to
-/// kernels by value.
+/// Axes of length 1 are dropped; adjacent axes that every operand traverses with one stride are
+/// merged. Passed to kernels by value.
 template <int K>
 struct StridedAxes {
   StridedAxes() = default;

@@ -47,7 +47,8 @@ struct LargerNumber {  // NaN wins
 /// to 32, or kThreads. All threads of a block must make the same calls.
 class Teams {
  public:
-  /// Returns a team size at which each thread has at least one of `count` items.
+  /// Returns the team size for `count` items: the next power of two, but at most a warp, or a whole
+  /// block for more than 256 items.
   static int lanes_for(std::int64_t count) {
     if (count > 8 * kWarp) return static_cast<int>(kThreads);
     const auto lanes = std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(count, 1)));
@@ -74,7 +75,7 @@ class Teams {
   }
 
   /// Combines the values of a team in an order that depends only on the number of lanes; every
-  /// thread gets the result. `shared`: kWarpsOfBlock values of shared memory.
+  /// thread gets the result. `shared` has room for kWarpsOfBlock values in shared memory.
   template <class T, class F>
   __device__ __forceinline__ T combine(T value, const F& f, T* shared) const {
     for (int mask = (lanes_ < kWarp ? lanes_ : kWarp) / 2; mask > 0; mask /= 2) {

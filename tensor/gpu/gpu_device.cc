@@ -292,7 +292,8 @@ void GpuDevice::copy_to_host(void* to, const void* from, std::size_t bytes) {
   if (bytes == 0) return;
   refuse_in_capture(device(), "a value is read on the host");
   void* const block = downloads_->take();
-  // Without pinned memory, a copy blocks the context, so this waits for the preceding work first.
+  // Without pinned memory, a copy blocks the context, so this function waits for the preceding work
+  // first.
   if (!block) wait_for([](DeviceContext&) {});
   const std::size_t step = block ? Downloads::kBlockBytes : bytes;
   for (std::size_t first = 0; first < bytes; first += step) {
@@ -360,7 +361,8 @@ void GpuDevice::synchronize() {
 }
 
 void GpuDevice::watch(const std::shared_ptr<PeerWork>& work) {
-  // CUDA may wait for the device when allocating pinned memory, so this precedes the peer work.
+  // Allocates a block now, before the peer work starts, because CUDA may wait for the device when
+  // it allocates pinned memory.
   downloads_->recycle(downloads_->take());
   peers_.add(work);
 }

@@ -89,9 +89,8 @@ void check_virtual_gpus(std::string_view who, const VirtualGpus& virtual_gpus) {
   internal::require(virtual_gpus.per_gpu >= 1 && virtual_gpus.per_gpu <= kMaxParts, who,
                     ": expected 1 to ", kMaxParts, " virtual GPUs per GPU, got ",
                     virtual_gpus.per_gpu);
-  internal::require(virtual_gpus.memory_limit >= 0, who,
-                    ": expected a memory limit of 1 MiB or more, got ", virtual_gpus.memory_limit,
-                    " bytes");
+  internal::require(virtual_gpus.memory_limit >= 0, who, ": expected a memory limit >= 0, got ",
+                    virtual_gpus.memory_limit, " bytes");
 }
 
 VirtualGpus parse_virtual_gpus(std::string_view who, const std::string& text) {
@@ -399,8 +398,9 @@ VirtualGpus virtual_gpus_of(const std::optional<VirtualGpus>& wanted) {
 
 void log_found(const Found& found, const LoadedBackend& loaded) {
   if (found.gpus.empty()) {
-    // Without a driver, or if the user hides the GPUs, the reason is logged only at debug level.
-    // Otherwise it is a warning, because the user may expect the GPUs to be used.
+    // Without a module (for lack of a driver, say), or if CUDA_VISIBLE_DEVICES is set, the reason
+    // is logged only at debug level. Otherwise the reason is a warning, because the user may expect
+    // the GPUs to be used.
     const bool surprising = !loaded.module.empty() && !environment("CUDA_VISIBLE_DEVICES");
     for (const std::string& library : loaded.missing) log_warning("GPUs: missing " + library);
     log(surprising ? LogLevel::kWarning : LogLevel::kDebug, "GPUs: none: " + found.reason);

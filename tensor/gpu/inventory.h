@@ -63,8 +63,8 @@ struct LoadedBackend {
   std::vector<std::string> missing;  // CUDA libraries not found
 };
 
-/// Opens the driver first, and the module only if there is one (modules for simulated GPUs need no
-/// driver). If something is missing, returns a reason instead of throwing.
+/// Opens the driver and the module; a module for simulated GPUs needs no driver. If something is
+/// missing, returns a reason instead of throwing.
 LoadedBackend load_backend(const BackendRequest& request);
 
 /// Name of a shared library and the path where it was found; the path is empty if it was not found.
@@ -88,8 +88,8 @@ struct GpusForTest {
   std::vector<LogicalGpu> gpus;
   DeviceBackend* backend = nullptr;
 };
-/// Makes logical_gpus() and gpu_backend() return `gpus` until this is called with nullptr. For
-/// tests only, on one thread; call close_gpus_for_test() before and after.
+/// Makes logical_gpus() and gpu_backend() return `gpus` until the next call with nullptr. For tests
+/// only, on one thread; call close_gpus_for_test() before and after.
 void set_gpus_for_test(const GpusForTest* gpus);
 /// Closes the opened devices, so that tests can replace the backend; the next use opens them again.
 /// Requires: no tensor is stored on a device.

@@ -70,7 +70,8 @@ void PinnedRing::drop_done() {
 }
 
 std::byte* PinnedRing::place(std::size_t bytes) {
-  TUTTI_CHECK(bytes <= largest_piece(), "PinnedRing: ", bytes, " bytes of ", size_);
+  TUTTI_CHECK(bytes <= largest_piece(), "PinnedRing: expected at most ", largest_piece(),
+              " bytes, got ", bytes);
   if (!memory_) memory_ = static_cast<std::byte*>(backend_.allocate_pinned(size_));
   if (!memory_) return nullptr;
   drop_done();

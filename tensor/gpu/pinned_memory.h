@@ -26,8 +26,8 @@ BufferRef allocate_pinned(std::size_t bytes);
 
 // Pinned host memory for copies to a device, so that the copies do not block a thread.
 
-/// Ring buffer that is filled from front to back repeatedly. A chunk is reused after the copy from
-/// it is done. Not thread-safe.
+/// Ring buffer that is filled from front to back repeatedly. A piece of the ring is reused after
+/// the copy from it is done. Not thread-safe.
 class PinnedRing {
  public:
   /// `backend` and `peers` (those of the destination device) must outlive this object.
@@ -59,9 +59,9 @@ class PinnedRing {
 };
 
 // Copies batches to a GPU concurrently with its computations. Copies on the compute stream would
-// wait for all steps that are queued there. Large copies therefore use both the copy stream and
-// device memory that is reserved for them. A freed buffer may be overwritten as soon as all work
-// queued before the free is done; later steps do not delay this.
+// wait for all steps that are queued on that stream. Large copies therefore use both the copy
+// stream and device memory that is reserved for them. A freed buffer may be overwritten as soon as
+// all work queued before the free is done, even while later steps run.
 
 /// Uploads to one device. Only the thread that holds the context may call fill() and settle(); any
 /// thread may free buffers.
@@ -96,8 +96,8 @@ class Uploads {
 // Pinned memory for copies from a device. Other threads can use the device during a copy.
 
 /// Blocks of pinned memory for copies to the host. A copy to other memory would block the calling
-/// thread, and with it the device's context, until the device reaches the copy. There are as many
-/// blocks as concurrent copies. Thread-safe.
+/// thread, and with it the device's context, until the device reaches the copy. The number of
+/// blocks is the largest number of concurrent copies so far. Thread-safe.
 class Downloads {
  public:
   static constexpr std::size_t kBlockBytes = std::size_t{4} << 20;

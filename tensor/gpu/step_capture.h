@@ -1,9 +1,9 @@
 // Capture of a step on the GPUs of all replicas as one graph, which is launched repeatedly.
 // SPDX-License-Identifier: Apache-2.0
 // The first replica's compute stream is the origin of the capture. The streams of the other
-// replicas join by waiting for its event; at the end, the origin waits for them. Dependencies
-// between replicas (a reduction, say) thus become edges of one graph, and one launch starts them
-// all.
+// replicas join by waiting for an event of the origin; at the end, the origin waits for these
+// streams. Dependencies between replicas (a reduction, say) thus become edges of one graph, and one
+// launch starts the work of all replicas.
 #pragma once
 
 #include <memory>
@@ -19,9 +19,9 @@
 namespace tutti {
 
 /// Memory of a captured graph. Each launch uses the addresses of the capture, so the capture
-/// allocates device memory from this object and returns it here. Later operations of the capture
-/// may reuse that memory; other work may not. Owned by the graph; memory that tensors still hold
-/// outlives it. Thread-safe for threads that take part in the capture.
+/// allocates device memory from this object and returns freed memory to it. Later operations of the
+/// capture may reuse that memory; other work may not. Owned by the graph; memory that tensors still
+/// hold outlives it. Thread-safe for threads that take part in the capture.
 class GraphMemory {
  public:
   explicit GraphMemory(Device device);
@@ -31,7 +31,8 @@ class GraphMemory {
   Device device() const { return device_; }
   AllocatorStatistics statistics() const { return pool_->statistics(); }
 
-  /// Returns the memory of `device` in this thread's scope; nullptr if there is none.
+  /// Returns the memory of `device` in this thread's GraphMemoryScope; nullptr outside such a
+  /// scope.
   static GraphMemory* current(Device device);
 
   BufferAllocator& allocator() { return *pool_; }

@@ -21,7 +21,7 @@ namespace {
 /// Score of masked keys, as in Keras; finite in every type (float16's maximum is 65504).
 double unseen(DType dtype) { return dtype == DType::kFloat16 ? -3e4 : -1e9; }
 
-/// Returns [batch, heads, steps, length] with `heads` heads: concatenates the steps of heads that
+/// Reshapes x [batch, h, steps, length] to `heads` heads: concatenates the steps of heads that
 /// share a key, or separates them again.
 Tensor with_heads(const Tensor& x, std::int64_t heads) {
   const Shape& shape = x.shape();
@@ -46,7 +46,7 @@ Tensor internal::attention_shares(const Tensor& query, const Tensor& key, double
   const Tensor scores = with_heads(matmul(grouped, key, {.transpose_b = true}), query.shape()[1]);
   if (!seen.defined()) return softmax(scores);
   const Tensor shares = softmax(where(seen, scores, unseen(scores.dtype())));
-  // If a query attends to no key, softmax gives all masked keys equal weights.
+  // If a query attends to no key, softmax() gives all masked keys equal weights instead of 0.
   return where(seen, shares, 0.0);
 }
 

@@ -1,4 +1,4 @@
-// Convolution, pooling and upsampling of images: checks and calls.
+// Convolution, pooling and upsampling of images: argument checks and dispatch.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/convolution_ops.h"
 
@@ -260,8 +260,6 @@ Tensor conv2d_transpose(const Operand& x, const Operand& filter, const Operand& 
   return add(y, bias);
 }
 
-// Pooling and upsampling: argument checks and dispatch.
-
 // Pooling: argument checks and dispatch.
 
 namespace {
@@ -330,7 +328,7 @@ Tensor average_pool2d_grad(const Operand& dy, const Shape& input_shape,
       {OpId::kAveragePoolGrad, {dy.tensor}, {{input_shape, dy.dtype()}}, attributes, dy.where});
 }
 
-// Upsampling: checks and calls.
+// Upsampling: argument checks and dispatch.
 
 Tensor upsample2d(const Operand& x, UpsampleOptions options) {
   constexpr OpId op = OpId::kUpsample;

@@ -1,4 +1,4 @@
-// Creation operations, which compute tensors on the host.
+// Creation of tensors: ranges, identity matrices, zeros and ones.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/creation.h"
 
@@ -39,7 +39,7 @@ void require_count(const char* name, std::int64_t count) {
 Tensor range_of(std::int64_t start, std::int64_t stop, std::int64_t step, DType dtype,
                 Device device) {
   require_step(step != 0);
-  // The distance of two int64 may need 64 bits, so it is computed as unsigned.
+  // The distance between two int64 values may need 64 bits, so it is computed as unsigned.
   const std::int64_t low = step > 0 ? start : stop, high = step > 0 ? stop : start;
   const std::uint64_t distance = static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low);
   const std::uint64_t stride = step > 0 ? static_cast<std::uint64_t>(step)
@@ -58,8 +58,8 @@ Tensor range_of(double start, double stop, double step, DType dtype, Device devi
   require_step(step != 0.0);
   const double steps = std::ceil((stop - start) / step);
   internal::require(std::isfinite(steps) && steps <= 0x1p53,
-                    "arange: expected finite bounds and a step that leads from ",
-                    "one to the other, got start ", start, ", stop ", stop, " and step ", step);
+                    "arange: expected finite bounds and at most 2^53 elements, ", "got start ",
+                    start, ", stop ", stop, " and step ", step);
   const auto count = static_cast<std::int64_t>(std::max(steps, 0.0));
   return counted<double>(count, dtype, device,
                          [=](auto i) { return start + static_cast<double>(i) * step; });

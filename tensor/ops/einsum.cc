@@ -1,4 +1,4 @@
-// Einstein summation: each pair of operands becomes one matrix product.
+// Einstein summation: one matrix product for each operand after the first.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/einsum.h"
 
@@ -41,7 +41,7 @@ class Einsum {
     const std::size_t arrow = equation_.find("->");
     const std::vector<std::string> inputs = split_text(equation_.substr(0, arrow));
     if (operands.empty() || inputs.size() != operands.size()) {
-      fail_here("expected ", inputs.size(), " operands, as many as the equation has, got ",
+      fail_here("expected one operand per term (", inputs.size(), " in total), got ",
                 operands.size());
     }
     for (std::size_t i = 0; i < inputs.size(); ++i) add_operand(inputs[i], operands[i]);
@@ -111,7 +111,7 @@ class Einsum {
     const int ellipsis = tensor.rank() - static_cast<int>(letters);
     const bool may_have_more = term.find("...") != std::string::npos;
     if (ellipsis < 0 || (ellipsis > 0 && !may_have_more)) {
-      fail_here("expected ", letters, " axes", may_have_more ? " or more" : "", " for '", term,
+      fail_here("expected rank ", letters, may_have_more ? " or more" : "", " for '", term,
                 "', got shape ", tensor.shape());
     }
     num_ellipsis_ = std::max(num_ellipsis_, ellipsis);
@@ -158,7 +158,8 @@ class Einsum {
       for (const Named& x : operands_) {
         if (x.axes.find(name) == std::string::npos || x.length(name) == 1) continue;
         if (length != 1 && x.length(name) != length) {
-          fail_here("the axes of \"...\" do not broadcast: ", length, " and ", x.length(name));
+          fail_here("axes of \"...\" do not broadcast; expected equal lengths or 1, got ", length,
+                    " and ", x.length(name));
         }
         length = x.length(name);
       }
@@ -248,7 +249,7 @@ class Einsum {
   std::string equation_;
   SourceLocation where_;
   std::vector<Named> operands_;
-  std::map<char, std::int64_t> lengths_;  // lengths of the axes that have letters
+  std::map<char, std::int64_t> lengths_;  // lengths of the axes named by letters
   int num_ellipsis_ = 0;
   std::string output_;
 };

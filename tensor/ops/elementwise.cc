@@ -1,4 +1,4 @@
-// Elementwise operations, and gradients of activations: checks and calls.
+// Elementwise operations, and gradients of activations: argument checks and dispatch.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/elementwise.h"
 
@@ -8,7 +8,7 @@
 
 namespace tutti {
 
-// Elementwise operations: checks and calls.
+// Elementwise operations: argument checks and dispatch.
 
 namespace {
 

@@ -22,7 +22,7 @@ void check_kinds(const Operand& a, const Operand& b) {
   }
 }
 
-// Returns the leading dimensions of the product: those of the operand that has them.
+// Returns the shape of the product. Its batch dimensions are those of the operand that has them.
 Shape product_shape(const Operand& a, const Operand& b, const MatMulOptions& options) {
   const Shape& sa = a.shape();
   const Shape& sb = b.shape();
@@ -35,8 +35,8 @@ Shape product_shape(const Operand& a, const Operand& b, const MatMulOptions& opt
       sa.rank() == 2 || sb.rank() == 2 || std::ranges::equal(batch(sa), batch(sb));
   if (ka != kb || !batches_fit) {
     fail_op(OpId::kMatMul, a.where, "shapes do not fit; expected a [..., m, k] and b [..., k, n]",
-            options.transpose_a ? " with a transposed" : "",
-            options.transpose_b ? " with b transposed" : "", ", got ", sa, " and ", sb,
+            options.transpose_a ? " with transpose_a" : "",
+            options.transpose_b ? " with transpose_b" : "", ", got ", sa, " and ", sb,
             ka != kb ? "; use transpose_a or transpose_b" : "; call broadcast_to()");
   }
   const Shape& longer = sa.rank() >= sb.rank() ? sa : sb;

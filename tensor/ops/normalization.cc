@@ -15,7 +15,8 @@ namespace {
 
 using namespace internal;
 
-/// Checks that parameters and statistics all have the type of x, or float32 if x has a 16-bit type.
+/// Checks that parameters and statistics are [channels] and all have the type of x, or all float32
+/// if x has a 16-bit type.
 void check_channels(OpId op, const Operand& x, std::span<const Tensor> per_channel) {
   require_floating(op, x);
   if (x.shape().rank() < 2) {
@@ -128,7 +129,7 @@ std::int64_t product(const std::int64_t* first, const std::int64_t* last) {
   return std::accumulate(first, last, std::int64_t{1}, std::multiplies<>());
 }
 
-/// `rows`: the leading dimensions of x. Each row has its own statistics.
+/// Returns x, normalized. `rows`: the leading dimensions of x; each row has separate statistics.
 Tensor normalize(const Operand& x, const Operand& gamma, const Operand& beta,
                  std::vector<std::int64_t> rows, const GroupNormAttributes& attributes) {
   rows.push_back(attributes.groups);
@@ -150,7 +151,7 @@ Tensor layer_norm(const Operand& x, const Operand& gamma, const Operand& beta,
   require_floating(OpId::kGroupNorm, x);
   const Shape& s = x.shape();
   if (options.num_axes < 1 || options.num_axes > s.rank()) {
-    fail(ErrorCode::kInvalidArgument, who(kName, x.where), ": expected num_axes of 1 .. ", s.rank(),
+    fail(ErrorCode::kInvalidArgument, who(kName, x.where), ": expected num_axes in 1 .. ", s.rank(),
          " for an input of shape ", s, ", got ", options.num_axes);
   }
   const std::int64_t* first = s.end() - options.num_axes;

@@ -41,9 +41,9 @@ T largest_below(double limit) {
   return predecessor(nearest);
 }
 
-// Calls value(i) for every element, starting with i = `first`. Elements are below `limit` even
-// where the type would round them up to `limit`. Runs on the host, so that a key gives the same
-// bits on all devices.
+// Calls value(i) for every element, starting with i = `first`. 16-bit elements that would round up
+// to `limit` become the largest value below it. Runs on the host, so that a key gives the same bits
+// on all devices.
 template <class Function>
 Tensor filled(const char* who, std::uint64_t first, const Shape& shape, DType dtype, Device device,
               const Function& value, double limit = std::numeric_limits<double>::infinity()) {
@@ -84,7 +84,7 @@ const void* key_of_each_step(const Tensor& x, const RandomKey& key) {
 }
 
 // Redraws a value beyond two standard deviations. Redraw n uses index element + n * 2^48, so that
-// the value stays a function of the element alone.
+// the value depends only on the key and the element.
 double truncated(const RandomStream& stream, std::uint64_t element) {
   for (std::uint64_t attempt = 0;; ++attempt) {
     const double value = stream.normal(element + (attempt << 48));
@@ -171,8 +171,8 @@ Tensor random_categorical(const Operand& logits, std::int64_t count, const Rando
     fail(ErrorCode::kInvalidArgument, who("random_categorical", logits.where), ": expected logits ",
          "[batch, classes] and a count >= 0, got shape ", logits.shape(), " and ", count);
   }
-  // Gumbel's trick: argmax(logit - log(-log(u))) yields each class with its probability. In 16
-  // bits, u would have only 256 or 2048 values, too few for the tails.
+  // Gumbel's trick: argmax(logit - log(-log(u))) yields each class with its probability. In a
+  // 16-bit type, u would have only 256 or 2048 values, too few for the tails.
   const DType dtype = size_of(logits.dtype()) == 2 ? DType::kFloat32 : logits.dtype();
   const Shape shape{logits.shape()[0], count, logits.shape()[1]};
   const Tensor u = random_uniform(shape, key, 0.0, 1.0, dtype, logits.tensor.device());

@@ -10,7 +10,7 @@
 
 namespace tutti {
 
-// Reductions over axes: checks and calls.
+// Reductions over axes: argument checks and dispatch.
 
 namespace {
 
@@ -133,7 +133,7 @@ Tensor sum_to_shape(const Operand& x, const Shape& shape) {
 
 namespace {
 
-/// Removes the axes of length 1 that a reduction with keep_dims kept.
+/// Removes the axes of length 1 that a reduction kept, unless options.keep_dims is set.
 Tensor dropped(const Operand& x, Tensor kept, const ReduceOptions& options, OpId op) {
   if (options.keep_dims) return kept;
   const Shape shape = reduced_shape(x.shape(), {axis_bits(op, x, options.axes), false});
@@ -175,7 +175,7 @@ TopKResult top_k(const Operand& x, std::int64_t k) {
   require_number(op, x);
   const Shape& shape = x.shape();
   if (shape.rank() < 1 || k < 0 || k > shape.dim(-1)) {
-    fail_op(op, x.where, "expected [..., n] and k of 0 .. n, got shape ", shape, " and k ", k);
+    fail_op(op, x.where, "expected [..., n] and k in 0 .. n, got shape ", shape, " and k ", k);
   }
   const Shape result = shape.with_dim(-1, k);
   std::vector<Tensor> outputs =

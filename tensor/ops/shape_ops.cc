@@ -129,7 +129,7 @@ namespace {
 
 std::vector<std::int64_t> dims_of(const Shape& shape) { return {shape.begin(), shape.end()}; }
 
-/// Returns the permutation that moves axis `from` to `to` and keeps the others in order.
+/// Returns the permutation that moves axis `from` to `to` and keeps the order of the other axes.
 std::vector<int> moving_axis(int rank, int from, int to) {
   std::vector<int> order(static_cast<std::size_t>(rank));
   std::iota(order.begin(), order.end(), 0);
@@ -169,7 +169,7 @@ Tensor roll(const Operand& x, std::int64_t shift, int axis) {
   axis = checked_axis("roll", x, axis, defined(OpId::kSlice, x).rank());
   const std::int64_t length = x.shape().dim(axis);
   if (length == 0) return x.tensor;
-  const std::int64_t behind = (shift % length + length) % length;  // number that wraps around
+  const std::int64_t behind = (shift % length + length) % length;  // elements that wrap around
   const std::vector<Tensor> parts = split(x, {length - behind, behind}, axis);
   return concat({parts[1], parts[0]}, axis, x.where);
 }

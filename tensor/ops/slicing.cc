@@ -1,4 +1,4 @@
-// Operations that slice tensors, join them, and use indices.
+// Operations that slice, split, join and pad tensors, and that gather and scatter rows.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <numeric>
@@ -10,7 +10,7 @@
 
 namespace tutti {
 
-// Slicing and joining: slice, split, concat, stack, pad.
+// Slicing and joining: slice, split, concat, pad.
 
 namespace {
 
@@ -129,16 +129,16 @@ Tensor pad(const Operand& x, const std::vector<std::int64_t>& before,
   for (std::size_t i = 0; i < dims.size(); ++i) {
     if (before[i] < 0 || after[i] < 0) {
       fail_op(kOp, x.where, "expected counts >= 0, got before [", join(before), "] and after [",
-              join(after), "]; call slice()");
+              join(after), "]; to crop, call slice()");
     }
     attributes.before[i] = before[i];
     dims[i] += before[i] + after[i];
   }
-  number_like(kOp, Operand(value, x.where), tensor);  // throws if the dtype cannot hold it
+  number_like(kOp, Operand(value, x.where), tensor);  // throws if the dtype cannot hold `value`
   return dispatch_one({kOp, {tensor}, {{Shape(dims), tensor.dtype()}}, attributes, x.where});
 }
 
-// Operations with indices: one_hot, gather, scatter_rows.
+// Operations with indices: one_hot, gather, scatter_rows, scatter.
 
 Tensor one_hot(const Operand& indices, std::int64_t depth, DType dtype, double on, double off) {
   constexpr OpId kOp = OpId::kOneHot;

@@ -28,8 +28,8 @@ internal::AxisPart internal::part_of_axis(const Index& index, const Shape& shape
     return {first, std::max<std::int64_t>(end - first, 0)};
   }
   if (index.at < -length || index.at >= length) {
-    fail(ErrorCode::kInvalidArgument, who("operator[]", index.where), ": expected ", -length,
-         " .. ", length - 1, " for axis ", axis, " of shape ", shape, ", got ", index.at);
+    fail(ErrorCode::kInvalidArgument, who("operator[]", index.where), ": expected an index in ",
+         -length, " .. ", length - 1, " for axis ", axis, " of shape ", shape, ", got ", index.at);
   }
   return {index.at < 0 ? index.at + length : index.at, 1};
 }

@@ -91,7 +91,7 @@ struct HloProduct {
   Hlo high, low;
 };
 
-/// Returns [4 * num_blocks] random words. `key`: [4] int64, words_of_key().
+/// Returns [4 * num_blocks] random words. `key` [4] int64: the result of words_of_key().
 Hlo philox_words(const Hlo& key, std::int64_t num_blocks) {
   HloText& text = *key.text;
   const Shape blocks{num_blocks};

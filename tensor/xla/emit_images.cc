@@ -21,7 +21,7 @@ Hlos largest_of_windows(HloText& text, const OpCall& call, HloInputs in) {
   return {text.reduce_window("maximum", in[0], -HUGE_VAL, window, call.outputs[0].shape)};
 }
 
-/// Returns true if each pixel is in at most one window, and no window leaves the image.
+/// Returns true if adjacent windows touch without overlapping, and the image has no padding.
 bool is_tiled(const Pool2dAttributes& a) {
   return a.window_h == a.stride_h && a.window_w == a.stride_w && a.pad_top == 0 &&
          a.pad_bottom == 0 && a.pad_left == 0 && a.pad_right == 0;
@@ -77,8 +77,8 @@ Hlos mean_of_windows(HloText& text, const OpCall& call, HloInputs in) {
   return {sums / pixels_of_windows(sums, in[0].shape, a)};
 }
 
-// The gradient of a pixel is a sum over the windows that contain it: each adds its gradient divided
-// by its number of pixels. This is a reduce-window over the dilated gradient.
+// The gradient of a pixel is a sum over the windows that contain it: each window adds its gradient
+// divided by its number of pixels. This is a reduce-window over the dilated gradient.
 Hlos mean_gradient(HloText& text, const OpCall& call, HloInputs in) {
   const auto& a = call.attributes_as<Pool2dAttributes>();
   const Shape& image = call.outputs[0].shape;

@@ -75,7 +75,7 @@ HloPadding padding_of_transposed(std::int64_t size, std::int64_t dilated, std::i
   return {low, size - dilated - low + window - 1};
 }
 
-// The transposed convolution: strides become gaps in dy, and the filter is reversed.
+// Computes the transposed convolution: strides become gaps in dy, and the filter is reversed.
 Hlos input_gradient(HloText& text, const OpCall& call, HloInputs in) {
   const auto& a = call.attributes_as<Conv2dAttributes>();
   const Shape &x = call.outputs[0].shape, &dy = in[0].shape, &filter = in[1].shape;

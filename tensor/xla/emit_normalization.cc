@@ -50,7 +50,7 @@ Hlos batch_gradient(HloText&, const OpCall& call, HloInputs in) {
   return {by_channel(gamma * inverse, x) * (dy - shared), dgamma, dbeta};
 }
 
-/// Returns, for each channel, the sum over the 2 radius + 1 channels around it.
+/// Returns, for each channel, the sum over the 2 * radius + 1 channels centred on it.
 Hlo sum_of_neighbours(const Hlo& x, std::int64_t radius) {
   HloWindow window = HloWindow::of_one_element(x.shape.rank());
   window.size.back() = 2 * radius + 1;
@@ -94,7 +94,7 @@ struct Groups {
     const int axes[] = {0, 2};
     return text.broadcast(text.reshape(statistics, {shape[0], shape[2]}), shape, axes);
   }
-  /// Broadcasts weights of shape [groups * channels] to the shape of the input.
+  /// Broadcasts weights [groups * channels per group] to the shape of x.
   Hlo channels(const Hlo& weights) const {
     return text.broadcast(text.reshape(weights, {shape[2], shape[3]}), shape);
   }

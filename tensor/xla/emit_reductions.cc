@@ -113,7 +113,7 @@ Hlos cross_entropy(HloText&, const OpCall&, HloInputs in) {
 }
 
 /// Returns a mask in the shape of `logits`: true where the class is its row's label. Invalid labels
-/// match none.
+/// match no class.
 Hlo is_label(const Hlo& labels, const Hlo& logits) {
   HloText& text = *logits.text;
   const Hlo wide = text.broadcast(labels, logits.shape, rows_of(logits));

@@ -23,7 +23,7 @@ struct HloConstants {
   unsigned options = 0;
 };
 
-/// Returns the norm of the full variable.
+/// Returns the Euclidean norm of x.
 Hlo norm_of(const Hlo& x) {
   return sqrt(x.text->reduce("add", x * x, 0.0, (1u << x.shape.rank()) - 1));
 }

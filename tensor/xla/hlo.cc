@@ -43,7 +43,7 @@ std::string integer_literal(double value) {
   return std::to_string(static_cast<T>(value));
 }
 
-/// Returns a literal. For an integer type, infinities become the ends of its range.
+/// Returns a literal. For an integer type, values outside its range become the nearest limit.
 std::string literal(double value, HloType type) {
   switch (type) {
     case HloType::kPred:

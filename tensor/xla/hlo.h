@@ -22,7 +22,7 @@ enum class HloType { kF32, kF64, kI32, kI64, kU8, kPred, kBF16, kF16, kU32, kU64
 HloType hlo_type(DType dtype);
 std::string_view to_string(HloType type);  // "f32", "ui8", "i1"
 bool is_floating(HloType type);
-/// Returns "tensor<2x3xf32>".
+/// Returns text such as "tensor<2x3xf32>".
 std::string tensor_type(const Shape& shape, HloType type);
 
 class HloText;
@@ -134,7 +134,8 @@ class HloText {
 
  private:
   Hlo next(const Shape& shape, HloType type) { return {this, next_++, shape, type}; }
-  /// Appends "  %5 = ", the parts of an operation and the type of its result; returns the result.
+  /// Appends a line, "%5 = ", the parts of an operation and the type of its result; returns the
+  /// result.
   template <class... Parts>
   Hlo line(const Shape& shape, HloType type, const Parts&... parts);
   std::string region(std::string_view by, HloType type);
@@ -192,8 +193,8 @@ Hlo choose(const Hlo& condition, const Hlo& a, const B& b) {
   return choose(condition, a, b());
 }
 
-/// Returns the name of the operation: "add" for SUM and MEAN, otherwise "maximum", "minimum" or
-/// "multiply".
+/// Returns the name of the StableHLO operation for `op`: "add" for SUM and MEAN, otherwise
+/// "maximum", "minimum" or "multiply".
 std::string_view hlo_name(ReduceOp op);
 
 }  // namespace tutti::internal

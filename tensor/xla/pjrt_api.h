@@ -1,7 +1,7 @@
 // Our own declarations of the part of PJRT's C API that is used here.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Facts that hold for all plugins of major version 0:
+// In all plugins of major version 0:
 // * function i is at byte 40 + 8 i of the table; later versions append functions;
 // * a plugin refuses an argument struct that is smaller than its own and accepts a larger one, so
 //   each struct here ends in zeros, which mean that later versions' fields are not set. Structs

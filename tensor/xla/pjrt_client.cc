@@ -133,7 +133,7 @@ PjrtPlugin::PjrtPlugin(const std::string& path) : path_(path) {
   if (!api_ || api_->struct_size < needed || api_->major_version != 0) {
     fail(ErrorCode::kUnavailable, "PJRT plugin ", path, ": expected version 0.x with a table of ",
          needed, " bytes or more, got ",
-         api_ ? concat(version(), " with ", api_->struct_size) : std::string("none"),
+         api_ ? concat(version(), " with ", api_->struct_size, " bytes") : std::string("none"),
          "; try another version of the package");
   }
   call(PjrtFunction::kPluginInitialize, PjrtNoFields(), "PJRT plugin: initialization");
@@ -166,7 +166,8 @@ void* PjrtPlugin::find(PjrtFunction function) const noexcept {
 
 void PjrtPlugin::fail_missing(PjrtFunction function) const {
   fail(ErrorCode::kUnimplemented, "PJRT plugin ", path_, " of version ", version(),
-       " has no function ", static_cast<std::size_t>(function), "; try a newer package");
+       " has no function ", static_cast<std::size_t>(function),
+       "; try a newer version of the package");
 }
 
 void PjrtPlugin::check(PjrtError* error, const char* who) const {
@@ -235,13 +236,14 @@ std::string compile_options(const std::vector<std::int64_t>& ids, bool on_cpu) {
   return options;
 }
 
-// A client is first created in a child process, because wrong flags would terminate its process.
+// If XLA_FLAGS is set, a CPU client is first created in a child process, because invalid flags
+// terminate the process that creates the client.
 
 namespace {
 
 constexpr std::chrono::seconds kPatience{30};
 
-/// Creates a client in the child process. The plugin writes its errors to `report`.
+/// Creates a client and exits, in the child process. The plugin writes its errors to `report`.
 [[noreturn]] void create_and_exit(const std::function<void()>& create, int report) {
   const rlimit no_core{0, 0};
   setrlimit(RLIMIT_CORE, &no_core);
@@ -278,7 +280,7 @@ std::string reason_in(const std::string& log) {
     const bool is_error = line.starts_with("E0") || line.starts_with("F0");
     if (is_error && begin != line.npos) return line.substr(begin + 2);
   }
-  return "it gives no reason";
+  return "no reason was logged";
 }
 
 /// If XLA_FLAGS is set, calls `create` in a child process, where the plugin then reads the flags.
@@ -302,7 +304,7 @@ void check_xla_flags(const std::function<void()>& create) {
   if (status == 0 || took_too_long) return;
   fail(ErrorCode::kInvalidArgument,
        "XLA_FLAGS: the PJRT plugin would terminate the process: ", reason_in(log),
-       "; expected known flags, got '", flags, "'; unset them");
+       "; expected known flags, got '", flags, "'; correct XLA_FLAGS or unset it");
 }
 
 }  // namespace
@@ -345,7 +347,7 @@ PjrtClientHandle* create_client(const PjrtPlugin& plugin) {
     fields = {.options = &count, .num_options = 1};
   }
   const auto create = [&] {
-    return plugin.call(PjrtFunction::kClientCreate, fields, "XLA's devices").client;
+    return plugin.call(PjrtFunction::kClientCreate, fields, "creating an XLA client").client;
   };
   if (is_cpu) check_xla_flags(create);  // not for a TPU, which only one process can open
   return create();
@@ -372,7 +374,7 @@ int pjrt_type(DType dtype) {
     case DType::kBFloat16:
       return 13;
   }
-  fail(ErrorCode::kInternal, "pjrt_type: no such dtype: ", static_cast<int>(dtype));
+  fail(ErrorCode::kInternal, "pjrt_type: expected a known dtype, got ", static_cast<int>(dtype));
 }
 
 PjrtBuffer::~PjrtBuffer() { client_.plugin().destroy(PjrtFunction::kBufferDestroy, handle_); }
@@ -391,7 +393,7 @@ void PjrtBuffer::check(const Shape& shape, DType dtype, const char* who) const {
 }
 
 void PjrtBuffer::to_host(void* to, std::size_t bytes) const {
-  constexpr const char* kWho = "a copy from XLA's device";
+  constexpr const char* kWho = "copying from an XLA device";
   if (bytes == 0) return;
   const PjrtToHostFields fields{.buffer = handle_, .to = to, .size = bytes};
   PjrtEvent* const done =
@@ -402,7 +404,7 @@ void PjrtBuffer::to_host(void* to, std::size_t bytes) const {
 PjrtExecutable::PjrtExecutable(const PjrtClient& client, PjrtLoadedExecutable* loaded,
                                std::size_t num_replicas)
     : client_(client), loaded_(loaded), num_replicas_(num_replicas) {
-  constexpr const char* kWho = "a program of XLA";
+  constexpr const char* kWho = "inspecting an XLA program";
   const PjrtPlugin& plugin = client_.plugin();
   executable_ =
       plugin
@@ -420,16 +422,16 @@ PjrtExecutable::~PjrtExecutable() {
 
 std::vector<PjrtExecutable::Buffers> PjrtExecutable::run(
     const std::vector<Buffers>& arguments) const {
-  constexpr const char* kWho = "a step on XLA's devices";
+  constexpr const char* kWho = "running a step on XLA devices";
   TUTTI_CHECK(arguments.size() == num_replicas_, kWho, ": expected arguments for ", num_replicas_,
-              " replicas, got those for ", arguments.size());
+              " replicas, got arguments for ", arguments.size());
   std::vector<std::vector<PjrtBufferHandle*>> inputs(num_replicas_), outputs(num_replicas_);
   std::vector<PjrtBufferHandle* const*> input_lists;
   std::vector<PjrtBufferHandle**> output_lists;
   for (std::size_t r = 0; r < num_replicas_; ++r) {
     TUTTI_CHECK(arguments[r].size() == arguments[0].size(), kWho, ": ", arguments[r].size(),
                 " arguments for replica ", r, ", ", arguments[0].size(),
-                " for replica 0; expected equal numbers");
+                " for replica 0; expected equal numbers of arguments");
     for (const auto& buffer : arguments[r]) inputs[r].push_back(buffer->handle());
     outputs[r].resize(num_outputs_);
     input_lists.push_back(inputs[r].data());
@@ -467,7 +469,7 @@ std::vector<PjrtExecutable::Buffers> PjrtExecutable::run(
 std::string PjrtExecutable::serialize() const {
   const auto made =
       client_.plugin().call(PjrtFunction::kExecutableSerialize, PjrtSerializeFields{executable_},
-                            "a program of XLA as bytes");
+                            "serializing an XLA program");
   std::string bytes(made.bytes, made.size);
   if (made.destroy_owner) made.destroy_owner(made.owner);
   return bytes;
@@ -475,19 +477,19 @@ std::string PjrtExecutable::serialize() const {
 
 PjrtClient::PjrtClient(const std::string& path) : plugin_(path), client_(create_client(plugin_)) {
   const auto found = plugin_.call(PjrtFunction::kClientAddressableDevices,
-                                  PjrtClientDevicesFields{client_}, "XLA's devices");
+                                  PjrtClientDevicesFields{client_}, "listing XLA devices");
   devices_.assign(found.devices, found.devices + found.num_devices);
 }
 
 std::string PjrtClient::platform() const {
   const auto name = plugin_.call(PjrtFunction::kClientPlatformName, PjrtClientTextFields{client_},
-                                 "XLA's devices");
+                                 "naming the XLA platform");
   return {name.text, name.size};
 }
 
 std::shared_ptr<PjrtBuffer> PjrtClient::upload(const void* data, const Shape& shape, DType dtype,
                                                int device) const {
-  constexpr const char* kWho = "a copy to XLA's device";
+  constexpr const char* kWho = "copying to an XLA device";
   const auto made =
       plugin_.call(PjrtFunction::kClientBufferFromHostBuffer,
                    PjrtFromHostFields{.client = client_,
@@ -503,7 +505,7 @@ std::shared_ptr<PjrtBuffer> PjrtClient::upload(const void* data, const Shape& sh
 }
 
 std::int64_t PjrtClient::id_of(int device) const {
-  constexpr const char* kWho = "the number of XLA's device";
+  constexpr const char* kWho = "reading the id of an XLA device";
   const PjrtDeviceDescriptionFields get{devices_[static_cast<std::size_t>(device)]};
   PjrtDeviceDescription* const description =
       plugin_.call(PjrtFunction::kDeviceGetDescription, get, kWho).description;
@@ -516,11 +518,11 @@ std::string PjrtClient::compile_options(const std::vector<int>& devices) const {
   std::vector<std::int64_t> ids;
   for (const int device : devices) {
     TUTTI_CHECK(device >= 0 && device < num_devices() && std::ranges::count(devices, device) == 1,
-                "PjrtClient::compile: replicas on devices [", join(devices), "] of ", num_devices(),
-                "; expected distinct devices");
+                "PjrtClient::compile: expected distinct devices in 0 .. ", num_devices() - 1,
+                ", got [", join(devices), "]");
     ids.push_back(id_of(device));
   }
-  TUTTI_CHECK(!ids.empty(), "PjrtClient::compile: no devices");
+  TUTTI_CHECK(!ids.empty(), "PjrtClient::compile: expected at least one device, got none");
   return internal::compile_options(ids, platform() == "cpu");
 }
 
@@ -532,7 +534,7 @@ std::unique_ptr<PjrtExecutable> PjrtClient::compile(std::string_view text,
   const std::string options = compile_options(devices);
   const PjrtCompileFields fields{client_, &program, options.data(), options.size()};
   PjrtLoadedExecutable* const loaded =
-      plugin_.call(PjrtFunction::kClientCompile, fields, "compiling a step for XLA").executable;
+      plugin_.call(PjrtFunction::kClientCompile, fields, "compiling a step with XLA").executable;
   return std::make_unique<PjrtExecutable>(*this, loaded, devices.size());
 }
 
@@ -542,7 +544,7 @@ std::unique_ptr<PjrtExecutable> PjrtClient::load(std::string_view bytes,
       plugin_
           .call(PjrtFunction::kExecutableDeserializeAndLoad,
                 PjrtDeserializeFields{client_, bytes.data(), bytes.size()},
-                "loading a compiled step of XLA")
+                "loading a compiled XLA step")
           .executable;
   return std::make_unique<PjrtExecutable>(*this, loaded, num_replicas);
 }

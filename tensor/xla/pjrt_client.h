@@ -32,7 +32,7 @@ class PjrtPlugin {
   explicit PjrtPlugin(const std::string& path);
 
   const std::string& path() const { return path_; }
-  /// Returns "0.115".
+  /// Returns the version of the plugin's API, e.g. "0.115".
   std::string version() const;
   /// Returns the hash of the library file, which is read only once. Throws kUnavailable if the file
   /// cannot be read.
@@ -142,7 +142,7 @@ class PjrtClient {
   /// Returns the xla.CompileOptionsProto for programs on these devices.
   std::string compile_options(const std::vector<int>& devices) const;
 
-  /// Copies host memory to device `device`; the memory may change once this has returned.
+  /// Copies host memory to device `device`; the memory may change once upload() has returned.
   std::shared_ptr<PjrtBuffer> upload(const void* data, const Shape& shape, DType dtype,
                                      int device) const;
   /// Compiles StableHLO text into a program whose replica r runs on device devices[r]. Throws

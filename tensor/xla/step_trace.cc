@@ -356,7 +356,7 @@ std::string path_of(const std::string& key) {
 constexpr std::size_t kHashSize = 32;
 
 void warn(const std::string& path, std::string_view what, std::string_view reason) {
-  log_warning(concat("XLA: ", path, " ", what, ": ", reason,
+  log_warning(concat("XLA: program file ", path, " ", what, ": ", reason,
                      "; the step is compiled in this process; remove the file, or set "
                      "TUTTI_XLA_CACHE to another folder"));
 }
@@ -377,7 +377,7 @@ std::unique_ptr<PjrtExecutable> ProgramFiles::find(std::string_view text,
     const std::string_view rest = all.substr(key.size());
     const std::string_view bytes = rest.substr(std::min(kHashSize, rest.size()));
     if (rest.substr(0, kHashSize) != hash_of(bytes)) {
-      warn(path, "is not used", "it is damaged: its checksum is wrong");
+      warn(path, "is not used", "it is damaged (wrong checksum)");
       return nullptr;
     }
     return client_.load(bytes, devices.size());
@@ -395,7 +395,7 @@ void ProgramFiles::keep(const PjrtExecutable& program, std::string_view text,
     const std::string bytes = program.serialize();
     write_file_atomically(path, concat(key, hash_of(bytes), bytes));
   } catch (const Error& failure) {
-    warn(path, "is not written", failure.message());
+    warn(path, "was not written", failure.message());
   }
 }
 
@@ -531,7 +531,8 @@ std::vector<PjrtExecutable::Buffers> StepPrograms::put_arguments(Traces traces,
       const Trace::Argument& argument = traces[r]->arguments()[i];
       if (argument.value) {
         buffers[r].push_back(argument.value->buffer());
-        buffers[r].back()->check(argument.spec.shape, argument.spec.dtype, "a step of XLA");
+        buffers[r].back()->check(argument.spec.shape, argument.spec.dtype,
+                                 "argument of an XLA step");
         continue;
       }
       const auto key = std::pair(argument.data, device);
@@ -560,12 +561,12 @@ void StepPrograms::run(Traces traces) {
   const TraceSpan span("run", "compute");
   const auto results = program.run(put_arguments(traces, donated));
   for (std::size_t r = 0; r < traces.size(); ++r) {
-    TUTTI_CHECK(results[r].size() == live.size(), "XLA step: got ", results[r].size(),
-                " results, expected ", live.size());
+    TUTTI_CHECK(results[r].size() == live.size(), "XLA step: expected ", live.size(),
+                " results, got ", results[r].size());
     for (std::size_t i = 0; i < live.size(); ++i) {
       const auto value = traces[r]->made()[live[i]].value.lock();
       if (!value) continue;
-      results[r][i]->check(value->spec().shape, value->spec().dtype, "a result of XLA");
+      results[r][i]->check(value->spec().shape, value->spec().dtype, "result of an XLA step");
       value->set_buffer(results[r][i]);
     }
   }

@@ -17,7 +17,7 @@ struct OpenedXla {
 
 std::string why_no_plugin(std::size_t num_candidates) {
   return concat("no PJRT plugin at ", num_candidates,
-                " known paths; pip install --no-deps lammps-jax-pjrt-cpu==0.11.2 (XLA on the "
+                " known paths; run pip install --no-deps lammps-jax-pjrt-cpu==0.11.2 (XLA on the "
                 "CPU), or libtpu (TPUs), or set TUTTI_PJRT_PLUGIN to a plugin's path");
 }
 

@@ -71,8 +71,8 @@ T value_at(const Case& c, std::uint64_t key, int rank, std::size_t index) {
   }
 }
 
-/// Splits `count` into `world` parts. Uneven parts are random, and some are empty. In a broadcast,
-/// the root has all elements.
+/// Splits `count` into `world` parts. Even parts are rounded up; uneven parts are random, and some
+/// may be empty. In a broadcast, the root has all elements.
 std::vector<std::size_t> cut(const Case& c, std::uint64_t row) {
   const auto world = static_cast<std::size_t>(c.world);
   if (c.collective == Collective::kBroadcast) {
@@ -121,7 +121,7 @@ Problem::Problem(const Case& c, const std::vector<Device>& devices)
 
 /// Plans the parts of rank r's output. In all_to_all, lengths[s][t] is the length of the part that
 /// rank s sends to rank t. In other collectives, all lengths[s] are equal. A broadcast is a gather
-/// in which one rank has all parts.
+/// in which only the root contributes elements.
 void Problem::plan_parts(int r, const std::vector<std::vector<std::size_t>>& lengths) {
   const auto own = static_cast<std::size_t>(r);
   Rank& rank = ranks_[own];
@@ -214,7 +214,7 @@ std::vector<std::byte> Problem::outputs() const {
   return all;
 }
 
-/// Returns true if bytes outside the output were written.
+/// Returns true if bytes were written outside the output and, in an in-place call, the input.
 bool Problem::has_other_changes(int r, std::span<const std::byte> memory) const {
   const Rank& own = rank(r);
   std::vector<std::byte> expected = own.before;
@@ -430,7 +430,7 @@ Wide tree_combination(ReduceOp op, std::span<const T> values) {
   return op == ReduceOp::kMean ? level[0] / static_cast<Wide>(values.size()) : level[0];
 }
 
-/// Returns a bound on the error, relative to `exact`, of a reduction computed in T in any order.
+/// Returns a bound on the difference from `exact` of a reduction computed in T in any order.
 template <class T>
 long double error_bound(ReduceOp op, std::span<const T> values, long double exact) {
   if (op == ReduceOp::kMin || op == ReduceOp::kMax) return 0;

@@ -56,7 +56,7 @@ struct SumError {
 /// calls of different ranks concurrently. check() requires that all calls have ended.
 class Problem {
  public:
-  /// `devices`: one per rank; if empty, all are CPUs.
+  /// `devices`: one per rank; if empty, CPU device r for rank r.
   explicit Problem(const Case& c, const std::vector<Device>& devices = {});
 
   const Case& of() const { return case_; }

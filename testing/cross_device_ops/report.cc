@@ -98,7 +98,7 @@ std::string Report::table(const std::string& repeat) const {
   for (const auto& [reason, n] : summary.skips) out << "skipped " << n << ": " << reason << '\n';
   if (count(Verdict::kNotRun) > 0) {
     out << "not run " << count(Verdict::kNotRun)
-        << ": the limit of time or of failures was reached\n";
+        << ": the time limit or the failure limit was reached\n";
   }
   std::set<Row> reported;
   for (const Result& failure : summary.failures) {

@@ -157,7 +157,8 @@ TestedGroup::TestedGroup(const Case& c, const Subject& subject, Duration timeout
   }
   const RankFactory make = factory(world, timeout);
   ranks.resize(static_cast<std::size_t>(world));
-  const TimeLimit limit{kCallTimeout, concat("conformance: ", subject.name, " does not connect")};
+  const TimeLimit limit{kCallTimeout, concat("conformance: ", subject.name,
+                                             ": the ranks did not connect within 60 s")};
   for (const Outcome& outcome :
        run_threads(world, limit, [&](int r) { ranks[static_cast<std::size_t>(r)] = make(r); })) {
     if (outcome.error) throw *outcome.error;
@@ -239,8 +240,8 @@ void start_calls(Communicator& communicator, std::span<const Problem> problems) 
   for (std::size_t i = 1; i < 5; ++i) handles[i * step % 5].wait();
 }
 
-/// Makes one call per group and offset; groups run concurrently. The offset is part of the seed. If
-/// the first and last offsets are equal, both calls must give bit-identical results, unless the
+/// Makes one call per group and offset; groups run concurrently. The offset is added to the seed.
+/// If the first and last offsets are equal, both calls must give bit-identical results, unless the
 /// grade is kNone.
 std::string check_calls(const Run& run, std::span<const TestedGroup> groups,
                         const std::vector<std::uint64_t>& offsets) {
@@ -304,7 +305,8 @@ std::string check_mismatch(const Run& run) {
                                  .parts = {concat("rank ", run.c.world - 1)}});
 }
 
-/// Checks that a call fails if the last rank does not join it.
+/// Checks that a call fails if the last rank does not join it, aborts it, or destroys its
+/// communicator.
 std::string check_without_last(const Run& run) {
   const Problem problem(run.c);
   const int last = run.c.world - 1;
@@ -333,22 +335,24 @@ std::string check_without_last(const Run& run) {
   });
   for (std::size_t r = 0; r < outcomes.size(); ++r) {
     if (!outcomes[r].error) continue;
-    if (!again[r].error) return concat("rank ", r, ": a call after its error does not fail");
+    if (!again[r].error) return concat("rank ", r, ": a call after a failed call did not fail");
     const bool is_late = again[r].end - again[r].begin > kInTime;
-    if (is_late) return concat("rank ", r, " waits again after its error");
+    if (is_late)
+      return concat("rank ", r, ": a call after a failed call waited instead of failing at once");
   }
   return {};
 }
 
 std::string check(const Run& run) {
   if (!run.group.supports(run.c)) {
-    fail(ErrorCode::kUnimplemented, "does not support ", to_string(run.c.collective), " ", run.c.op,
-         " of ", run.c.dtype);
+    fail(ErrorCode::kUnimplemented, run.subject.name, " does not support ",
+         to_string(run.c.collective), " ", run.c.op, " of ", run.c.dtype);
   }
   std::vector<TestedGroup> groups;
   switch (run.c.check) {
     case Check::kSlices:
-      if (!run.group.ops->sliceable()) fail(ErrorCode::kUnimplemented, "not sliceable");
+      if (!run.group.ops->sliceable())
+        fail(ErrorCode::kUnimplemented, run.subject.name, " is not sliceable");
       [[fallthrough]];
     case Check::kValues:
     case Check::kSpecialValues:
@@ -367,7 +371,8 @@ std::string check(const Run& run) {
     case Check::kPeerGone:
       return check_without_last(run);
   }
-  fail(ErrorCode::kInternal, "no such check");
+  fail(ErrorCode::kInternal, "conformance: expected a known check, got ",
+       static_cast<int>(run.c.check));
 }
 
 /// Returns true if the case leaves its group unusable and therefore needs its own group.
@@ -393,16 +398,17 @@ Result run_case(const Case& c, const Subject& subject, std::optional<TestedGroup
     wrong = check({c, subject, *kept, largest_error});
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kUnimplemented) return {c, Verdict::kSkipped, error.message()};
-    wrong = concat("it threw: ", error.what());
+    wrong = concat("an exception was thrown: ", error.what());
   } catch (const std::exception& error) {
-    wrong = concat("it threw: ", error.what());
+    wrong = concat("an exception was thrown: ", error.what());
   }
   if (!wrong.empty() || breaks_group(c)) kept.reset();
   if (wrong.empty()) return {c, Verdict::kPassed, "", largest_error};
   if (!fits) return {c, Verdict::kFailed, wrong};
   const Result again = run_case(c, subject, kept);
   if (again.verdict == Verdict::kFailed) return again;
-  return {c, Verdict::kFailed, wrong + " (passes in a new group: it depends on earlier calls)"};
+  return {c, Verdict::kFailed,
+          wrong + " (only after earlier calls: the case passes in a new group)"};
 }
 
 }  // namespace

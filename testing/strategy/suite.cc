@@ -133,7 +133,7 @@ void expect_sum(std::string_view what, Determinism grade, int n, const Tensor& g
 /// checks rely on this.
 void check_replicas(const Tested& t) {
   expect(t.strategy.num_workers() == 1 && t.strategy.first_replica() == 0 && t.n > 0,
-         "the suite is for strategies of one process: expected num_workers() 1, first_replica() 0 "
+         "the suite tests single-process strategies: expected num_workers() 1, first_replica() 0 "
          "and at least one device in replica_devices()");
   const auto call = [](int r, int n, Device device, Device of_tensors, bool is_own) {
     return concat("replica ", r, " of ", n, " on ", device, ", tensors on ", of_tensors,
@@ -166,8 +166,8 @@ void check_results(const Tested& t) {
       [](const ValueContext& context) { return 10.0 * context.replica_id_in_sync_group; });
   const auto results = t.strategy.run(
       [](double mine, double of_all) { return mine + of_all + 1000.0 * replica(); }, own, 5.0);
-  expect_equal("1000 times the replica's number, plus its own and the common argument",
-               results.values(), for_each(t.n, [](int r) { return 1010.0 * r + 5.0; }));
+  expect_equal("results: 1000 * replica id + its argument + the common argument", results.values(),
+               for_each(t.n, [](int r) { return 1010.0 * r + 5.0; }));
 }
 
 void check_merge_call(const Tested& t) {
@@ -327,9 +327,10 @@ void expect_everywhere(const std::string& what, Strategy& strategy, const Variab
 void check_scope(const Tested& t) {
   const Variable inside = make(t.strategy, {}), outside(Tensor(1.0f));
   const auto is_own = [&](const Variable& v) { return t.strategy.variable_created_in_scope(v); };
-  expect_equal("variable_created_in_scope() of a variable made in it", is_own(inside), true);
-  expect_equal("variable_created_in_scope() of another", is_own(outside), false);
-  expect_error("a variable made in run()", ErrorCode::kFailedPrecondition, "created inside run",
+  expect_equal("variable_created_in_scope() of a variable created in the scope", is_own(inside),
+               true);
+  expect_equal("variable_created_in_scope() of a variable created outside", is_own(outside), false);
+  expect_error("creating a variable in run()", ErrorCode::kFailedPrecondition, "created inside run",
                [&] { t.strategy.run([] { Variable late(Tensor(1.0f)); }); });
   expect_error("run() in a replica", ErrorCode::kFailedPrecondition, "",
                [&] { t.strategy.run([&] { t.strategy.run([] {}); }); });
@@ -535,8 +536,8 @@ Numbers train(Strategy& strategy, int n) {
   for (const Variable& each : variables) {
     const std::vector<Tensor> all = each.storage().local_components();
     for (const Tensor& component : all) {
-      expect_equal(concat("components of '", each.name(), "', all as the first"),
-                   numbers(component), numbers(all.front()));
+      expect_equal(concat("components of '", each.name(), "' equal the first"), numbers(component),
+                   numbers(all.front()));
     }
     append(numbers_of_training, numbers(each.value()));
   }

@@ -32,7 +32,7 @@ struct Case {
   OpCall call;
   double step = 1e-5;
   bool has_second_order = true;
-  std::size_t num_results = 1;  // number of results with gradients; they precede the others
+  std::size_t num_results = 1;  // number of leading results that have gradients
 
   /// Returns the results of the call for other inputs, which may have any floating-point type.
   Tensors operator()(const Tensors& inputs) const {
@@ -53,7 +53,8 @@ struct Case {
   }
 };
 
-/// Returns random numbers at which the operation is smooth.
+/// Returns input `i` of the call; floating-point inputs become random numbers at which the
+/// operation is smooth.
 inline Tensor smooth_input(const OpCall& call, std::size_t i) {
   const Tensor& given = call.inputs[i];
   if (!is_floating(given.dtype())) return given;

@@ -197,7 +197,7 @@ inline void check_all(const testing::OpFamily& family) {
     SCOPED_TRACE(c.name);
     check_gradients([&](const Tensors& inputs) { return c(inputs); }, c.call.inputs, c.step);
     // The gradient of the logits assumes that the labels form a distribution. Changing a single
-    // label breaks this, so labels are excluded.
+    // label breaks this assumption, so second derivatives with respect to labels are excluded.
     const std::size_t first = c.call.op == OpId::kSoftmaxCrossEntropy ? 1 : 0;
     if (c.has_second_order) {
       SCOPED_TRACE("second order");

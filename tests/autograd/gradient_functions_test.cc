@@ -28,8 +28,8 @@ std::set<OpId> ops_with_cases() {
   return ops;
 }
 
-/// Gradient operations without a gradient of their own: documented as missing, or, for attention,
-/// never needed.
+/// Gradient operations that have no gradient function: it is documented as missing or, for
+/// attention, never needed.
 const std::set<OpId> kOpsWithoutGradient = {OpId::kMaxPoolGrad, OpId::kBatchNormGrad,
                                             OpId::kLrnGrad, OpId::kGroupNormGrad,
                                             OpId::kAttentionGrad};
@@ -284,23 +284,25 @@ TEST_P(GradientBlocks, AccumulateFromSlicesAtAnyOffset) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Matrix, GradientBlocks,
-                         Values(std::vector<Cut>{{{1, 2}, {2, 3}}},  // one slice
-                                                                     // slices that cover all rows
-                                std::vector<Cut>{{{0, 0}, {2, 6}}, {{2, 0}, {2, 6}}},
-                                // slices with gaps
-                                std::vector<Cut>{{{0, 1}, {4, 2}}, {{0, 4}, {4, 1}}},
-                                std::vector<Cut>{{{0, 0}, {4, 4}},
-                                                 {{0, 2}, {4, 4}},  // overlapping slices
-                                                 {{0, 1}, {4, 2}}},
-                                // the full matrix, twice
-                                std::vector<Cut>{{{0, 0}, {4, 6}}, {{0, 0}, {4, 6}}},
-                                std::vector<Cut>{{{1, 0}, {1, 6}},
-                                                 {{0, 3}, {4, 1}},  // slices along both axes
-                                                 {{0, 0}, {1, 1}},
-                                                 {{3, 5}, {1, 1}},
-                                                 {{3, 0}, {1, 6}}},
-                                std::vector<Cut>{{{0, 2}, {4, 0}},
-                                                 {{0, 2}, {4, 1}}}));  // an empty slice
+                         Values(
+                             // one slice
+                             std::vector<Cut>{{{1, 2}, {2, 3}}},
+                             // slices that cover all rows
+                             std::vector<Cut>{{{0, 0}, {2, 6}}, {{2, 0}, {2, 6}}},
+                             // slices with gaps
+                             std::vector<Cut>{{{0, 1}, {4, 2}}, {{0, 4}, {4, 1}}},
+                             // overlapping slices
+                             std::vector<Cut>{{{0, 0}, {4, 4}}, {{0, 2}, {4, 4}}, {{0, 1}, {4, 2}}},
+                             // the full matrix, twice
+                             std::vector<Cut>{{{0, 0}, {4, 6}}, {{0, 0}, {4, 6}}},
+                             // slices along both axes
+                             std::vector<Cut>{{{1, 0}, {1, 6}},
+                                              {{0, 3}, {4, 1}},
+                                              {{0, 0}, {1, 1}},
+                                              {{3, 5}, {1, 1}},
+                                              {{3, 0}, {1, 6}}},
+                             // an empty slice and a slice of one column
+                             std::vector<Cut>{{{0, 2}, {4, 0}}, {{0, 2}, {4, 1}}}));
 
 TEST(GradientBlocksCost, UnstackGradientUsesOneConcatenation) {
   const Variable x(Tensor::ones({100, 3}, DType::kFloat64));

@@ -270,7 +270,7 @@ TEST(GradientTape, ReportsGradientsAsTheyBecomeReadyLastLayerFirst) {
   const Tensor same_loss = reduce_sum(matmul(relu(matmul(x, w0) + b0), w1) + b1);
   const auto expected = second.gradient(same_loss, sources);
   for (std::size_t i = 0; i < 5; ++i) {
-    EXPECT_TRUE(gradients[i].is_none()) << "what was handed on is kept";
+    EXPECT_TRUE(gradients[i].is_none()) << "a gradient passed to the callback is also returned";
     EXPECT_EQ(reported[i].is_none(), i == 2);
     EXPECT_EQ(expected[i].is_none(), i == 2);
     if (i == 2) continue;
@@ -327,11 +327,11 @@ TEST(GradientTape, SkipsGradientsNotNeededForSources) {
   counter.counts.clear();
   EXPECT_FALSE(tape.gradient(y, filter).is_none());
   EXPECT_EQ(counter.counts[OpId::kConv2dBackwardFilter], 1);
-  EXPECT_EQ(counter.counts[OpId::kConv2dBackwardInput], 0) << "the image is no source";
-  EXPECT_EQ(counter.counts[OpId::kMatMul], 0) << "leads to the target, but from no source";
+  EXPECT_EQ(counter.counts[OpId::kConv2dBackwardInput], 0) << "the image is not a source";
+  EXPECT_EQ(counter.counts[OpId::kMatMul], 0) << "no source is an input of these products";
 }
 
-TEST(GradientTape, RunsNothingForUnconnectedTarget) {
+TEST(GradientTape, RunsNoOperationIfSourceIsUnconnected) {
   const Variable a = tape_test::variable(1.0), b = tape_test::variable(2.0);
   GradientTape tape;
   const Tensor y = exp(square(a));
@@ -351,7 +351,7 @@ TEST(GradientTape, ReleasesTensorsDuringBackwardPass) {
   std::size_t at_end = 0;
   tape.gradient(y, std::span(&v, 1),
                 [&](std::size_t, const Gradient&) { at_end = allocator_statistics().in_use; });
-  EXPECT_LE(at_end, before + 6 * 8192) << "results of walked operations are still held";
+  EXPECT_LE(at_end, before + 6 * 8192) << "results of differentiated operations are still held";
 }
 
 TEST(GradientTape, KeepsOnlyTensorsNeededByGradients) {
@@ -531,7 +531,7 @@ struct ThreeDevices {
 
 using namespace device_scope_gradients;
 
-TEST(DeviceScopeGradients, ComputesOnThirdDeviceFromWeightsOnTwo) {
+TEST(DeviceScopeGradients, ComputesOnThirdDeviceWithWeightsOnTwoOthers) {
   const Tensor x = numbers({4, 6}, 9).to(on_cpu(2));
   ThreeDevices split({"/cpu:0", "/cpu:1", "/cpu:2"});
   TransferLog log;
@@ -543,7 +543,7 @@ TEST(DeviceScopeGradients, ComputesOnThirdDeviceFromWeightsOnTwo) {
       ElementsAre(
           "cpu:0 -> cpu:2: float32 [6, 5], 120 bytes", "cpu:0 -> cpu:2: float32 [5], 20 bytes",
           "cpu:1 -> cpu:2: float32 [5, 3], 60 bytes", "cpu:1 -> cpu:2: float32 [3], 12 bytes",
-          // then the gradients, those of the last layer first
+          // then the gradients, last layer first
           "cpu:2 -> cpu:1: float32 [3], 12 bytes", "cpu:2 -> cpu:1: float32 [5, 3], 60 bytes",
           "cpu:2 -> cpu:0: float32 [5], 20 bytes", "cpu:2 -> cpu:0: float32 [6, 5], 120 bytes"));
   EXPECT_EQ(log.bytes(), 2u * (120 + 20 + 60 + 12));

@@ -134,7 +134,7 @@ TEST(Variable, AssignmentsConvertNumbersAndCheckShapes) {
   EXPECT_INVALID(flag.assign_add(1.0), "flag");
 }
 
-TEST(Variable, ScatterAppliesDuplicatesInPositionOrder) {
+TEST(Variable, ScatterAppliesDuplicateRowsInListedOrder) {
   using Update = double (*)(double, double);
   const std::pair<void (Variable::*)(const IndexedSlices&), Update> operations[] = {
       {&Variable::scatter_add, [](double a, double b) { return a + b; }},
@@ -352,7 +352,7 @@ TEST(VariableStore, SecondTowerReusesVariablesOfFirst) {
     towers.push_back(own);
     store.reuse_variables();
   }
-  EXPECT_EQ(store.trainable_variables().size(), 10u);  // one tower's variables, not 20
+  EXPECT_EQ(store.trainable_variables().size(), 10u);  // not 20: the towers share their variables
   EXPECT_EQ(towers[0], towers[1]);
   towers[1][1].assign(2.0);
   EXPECT_EQ(towers[0][1].value().to_doubles(), (std::vector<double>{2.0, 2.0}));

@@ -167,7 +167,7 @@ TEST(CheckpointManager, WritesNoFilesIfOptionDisablesWriting) {
   follower.add_state("s", {[&] { return Json(++num_state_calls); }, [](const Json&) {}});
   CheckpointManager manager(follower, folder);
   EXPECT_EQ(manager.save(1), folder + "/step_1");
-  EXPECT_EQ(num_state_calls, 1);  // followers call it too, because it may be collective
+  EXPECT_EQ(num_state_calls, 1);  // followers also save states, because saving may be collective
   follower.save(folder + "/single.safetensors");
   save_weights(folder + "/weights.safetensors", {x}, {.writes = false});
   EXPECT_THAT(names_in(folder), IsEmpty());

@@ -234,7 +234,7 @@ TEST(Checkpoint, DeferredRestoreAppliesToLaterVariables) {
   checkpoint.add({c});
   EXPECT_THAT(values_of(c), ElementsAre(4));
   EXPECT_TRUE(checkpoint.waiting().empty());
-  const Variable fresh = variable("fresh", {9});  // no deferred value is left for it
+  const Variable fresh = variable("fresh", {9});  // all deferred values have been used
   checkpoint.add({fresh});
   EXPECT_THAT(values_of(fresh), ElementsAre(9));
 }
@@ -400,7 +400,7 @@ TEST(Weights, AreSavedWithoutStateAndLoadedFromAnyFile) {
   load_weights(folder + "/w.safetensors", {a});
   EXPECT_THAT(values_of(a), ElementsAre(1, 2));
 
-  // The state of a checkpoint is ignored; slot variables are ignored only if the caller permits it.
+  // Slot variables and state of a checkpoint are ignored only if the caller permits it.
   std::int64_t number = 5;
   Checkpoint whole({variable("a", {3, 4}), variable("a/m", {0, 0})});
   whole.add_state("number", counter_state(number));
@@ -567,7 +567,8 @@ TEST(CheckpointTensors, AreSavedByNameAndRestoredTogetherWithVariables) {
                                   },
                                   [&](const TensorLookup& lookup) {
                                     kept = lookup("a");
-                                    EXPECT_FALSE(lookup("x").defined()) << "not its own";
+                                    EXPECT_FALSE(lookup("x").defined())
+                                        << "another provider's tensor";
                                     if (std::exchange(refuses, false)) {
                                       fail(ErrorCode::kInvalidArgument, "refused");
                                     }

@@ -36,7 +36,7 @@ int num_commits(const std::vector<std::string>& calls, int count) {
   }));
 }
 
-/// Expects the next process to save and restore successfully, and to remove incomplete files.
+/// Expects a new manager to save and restore successfully, and to remove incomplete files.
 void expect_going_on(const std::string& folder) {
   Series series;
   CheckpointManager manager(series.checkpoint(), folder, {.max_to_keep = 2});
@@ -93,7 +93,7 @@ class CrashPoints : public TestWithParam<bool> {
     }
   }
 
-  const LogLines log_{LogLevel::kWarning};  // absorbs "skipping step_3 ..."
+  const LogLines log_{LogLevel::kWarning};  // captures warnings such as "skipping step_3 ..."
   std::string folder_;
   CheckpointManagerOptions options_;
   std::vector<std::string> calls_;
@@ -103,8 +103,9 @@ TEST_P(CrashPoints, KillKeepsNewestCommittedVersion) { run(Action::kKill); }
 
 TEST_P(CrashPoints, PowerLossKeepsEveryCommittedVersion) { run(Action::kPowerCut); }
 
-INSTANTIATE_TEST_SUITE_P(Checkpoint, CrashPoints, Bool(),
-                         [](const auto& info) { return info.param ? "Asynchronous" : "Waiting"; });
+INSTANTIATE_TEST_SUITE_P(Checkpoint, CrashPoints, Bool(), [](const auto& info) {
+  return info.param ? "Asynchronous" : "Synchronous";
+});
 
 // Checks that faults occur, and that a power cut discards unsynced data.
 TEST(FileFaults, PowerLossRemovesUnsyncedData) {

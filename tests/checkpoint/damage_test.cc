@@ -100,8 +100,8 @@ TEST_F(DamagedCheckpoint, EveryTruncationIsDetected) {
   EXPECT_EQ(restored_number(folder_), 2);
 }
 
-// Truncates a large file at each multiple of the page size.
-TEST_F(DamagedCheckpoint, ErrorNamesTruncatedFile) {
+// Truncates a large file at each multiple of the page size, and flips bits.
+TEST_F(DamagedCheckpoint, ErrorNamesTruncatedOrDamagedFile) {
   const Variable large(Tensor::full({600'000}, 0.5), VariableOptions{.name = "large"});
   CheckpointManager manager(Checkpoint({large}), folder_);
   const std::string version = manager.save(3);
@@ -235,8 +235,8 @@ TEST_F(DamagedCheckpoint, IrregularIndexFileIsDetectedAndNothingIsDeleted) {
   EXPECT_EQ(list_checkpoints(folder_).size(), 3u);
 }
 
-// A concurrent save may delete a version's tensors after its index has been read. The reader then
-// starts over.
+// A concurrent save may delete a version's tensors after a reader has read the version's index. The
+// reader then starts over.
 TEST_F(DamagedCheckpoint, ConcurrentReplacementIsNotReportedAsDamage) {
   constexpr std::int64_t kNumSaves = 600;
   std::atomic<bool> is_saving{true};
@@ -274,7 +274,7 @@ class DiskErrors : public TestWithParam<Action> {
   std::string folder_ = fast_folder("disk");
 };
 
-// For every n, the n-th call and all later ones fail until the disk is repaired.
+// For every n, the n-th file system call and all later calls fail until the disk is repaired.
 TEST_P(DiskErrors, KeepPreviousVersionAndAllowLaterSaves) {
   const char* reasons[] = {"No space left on device", "Input/output error",
                            "Read-only file system"};
@@ -306,7 +306,7 @@ TEST_P(DiskErrors, KeepPreviousVersionAndAllowLaterSaves) {
                                                               : ErrorCode::kUnavailable);
       EXPECT_THAT(found, AnyOf(1, 2));  // 2 if the last sync, which follows the commit, failed
     } else {
-      EXPECT_EQ(found, 2);  // only the deletion of old files failed
+      EXPECT_EQ(found, 2);  // at most the deletion of old files failed
     }
     series.save(manager, 3, 30);
     EXPECT_EQ(restored_number(folder_), 3);
@@ -332,8 +332,8 @@ TEST_P(SaveErrors, NameFileAndRequiredBytes) {
   file_faults::arm(folder_, Action::kNoSpace, 4, 100);
   series.set(1);
   EXPECT_ERROR(manager.save(7), kResourceExhausted,
-               folder_ + "/step_7/model-00001-of-00001.safetensors", "No space left", "it needs 3",
-               " bytes, ", "are free there", "max_to_keep");
+               folder_ + "/step_7/model-00001-of-00001.safetensors", "No space left",
+               "bytes needed: 3", "bytes free: ", "max_to_keep");
   ASSERT_TRUE(manager.last_error());
 }
 
@@ -380,7 +380,7 @@ TEST_P(SaveErrors, AsyncErrorIsThrownByNextCall) {
 
 INSTANTIATE_TEST_SUITE_P(Checkpoint, SaveErrors, Values(Action::kNoSpace));
 
-// Under `ulimit -f`, a signal would end the program at the first save that exceeds the limit.
+// By default, SIGXFSZ would end the program at the first save that exceeds `ulimit -f`.
 TEST_P(SaveErrors, FileSizeLimitIsReportedAsFullDisk) {
   for (const bool asynchronous : {false, true}) {
     std::filesystem::remove_all(folder_);

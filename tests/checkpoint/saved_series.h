@@ -22,7 +22,8 @@
 
 namespace tutti::testing {
 
-/// Returns a folder, in memory where possible, because thousands of saves would be slow on a disk.
+/// Returns the path of a folder that does not exist, in memory where possible, because thousands of
+/// saves would be slow on a disk.
 inline std::string fast_folder(const std::string& name) {
   const bool has_memory = ::access("/dev/shm", W_OK) == 0;
   const std::string path = (has_memory ? std::string("/dev/shm") : TempDir()) + "/tutti_" + name +
@@ -67,7 +68,7 @@ class Series {
   Checkpoint checkpoint_{{weights_, counts_}};
 };
 
-/// Returns the number that a new process restores, or nullopt if there is no version.
+/// Returns the number that a new manager restores, or nullopt if there is no version.
 inline std::optional<std::int64_t> restored_number(const std::string& folder) {
   Series series;
   CheckpointManager manager(series.checkpoint(), folder);
@@ -80,8 +81,8 @@ struct Crash {
   int num_saved = 0;      // number of saves that returned
 };
 
-/// Runs `save_all` in a child process in which fault `action` occurs at call number `call`.
-/// `save_all` must write a byte to `done` after each save.
+/// Runs `save_all` in a child process in which fault `action` occurs at the file system call with
+/// number `call`. `save_all` must write a byte to `done` after each save.
 inline Crash crash_at(int call, file_faults::Action action, const std::string& folder,
                       const std::function<void(int done)>& save_all) {
   int done[2];

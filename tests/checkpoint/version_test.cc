@@ -23,7 +23,7 @@ using internal::VersionIndex;
 constexpr std::int64_t kElements = 30;
 const Shape kShape{10, 3};
 
-/// Returns a part of a table whose element i has value i. The part's tensors have at most 5
+/// Returns elements [first, end) of a table whose element i has value i, in tensors of at most 5
 /// elements.
 TensorPart part_of_table(std::int64_t first, std::int64_t end) {
   TensorPart part{"table", kShape, DType::kFloat32, first};
@@ -111,7 +111,7 @@ TEST(Version, HasHuggingFaceIndex) {
                           "model.safetensors.index.json", "state.json"));
 }
 
-TEST(Version, CommitRefusesMissingDuplicateAndForeignElements) {
+TEST(Version, CommitRefusesMissingDuplicateAndInconsistentElements) {
   const Folder folder = Folder::make(empty_folder());
   const VersionIndex first = write_file(folder, 0, 3), second = write_file(folder, 1, 3);
   EXPECT_ERROR(commit(folder, {first, second}), kDataLoss, "'table'",
@@ -286,7 +286,7 @@ TEST(Version, EarlierFormatIsRefused) {
 
 constexpr std::int64_t kElementsOfAll = 500;
 
-/// Workers that are threads: exchange() returns the texts of all of them.
+/// Group of workers that run as threads; exchange() returns the texts of all workers.
 class Workers {
  public:
   explicit Workers(int count) : texts_(static_cast<std::size_t>(count)) {}
@@ -294,7 +294,7 @@ class Workers {
   CheckpointWorker self(int number) {
     return {number, [this, number](const std::string& own) { return exchange(number, own); }};
   }
-  /// Makes worker `number` disappear in exchange `call` (1, 2, ...).
+  /// Makes exchange `call` (1, 2, ...) and later exchanges fail, as if worker `number` had exited.
   void lose(int number, int call) {
     lost_ = number;
     lost_at_ = call;
@@ -306,7 +306,7 @@ class Workers {
     const int call = num_calls_ + 1;
     if (call >= lost_at_) {
       condition_.notify_all();
-      fail(ErrorCode::kUnavailable, "worker ", lost_, " is gone");
+      fail(ErrorCode::kUnavailable, "worker ", lost_, " exited");
     }
     texts_[static_cast<std::size_t>(number)] = own;
     if (++num_here_ == count()) {
@@ -317,7 +317,9 @@ class Workers {
     }
     const bool ended =
         condition_.wait_for(mutex_, std::chrono::seconds(60), [&] { return num_calls_ >= call; });
-    if (!ended) fail(ErrorCode::kDeadlineExceeded, "a worker did not come to exchange ", call);
+    if (!ended)
+      fail(ErrorCode::kDeadlineExceeded,
+           "timed out after 60 s waiting for all workers to join exchange ", call);
     return given_;
   }
 
@@ -342,7 +344,7 @@ CheckpointFile values_of(int worker, int count, std::int64_t number, std::int64_
                rest = Tensor::full({size - size / 2}, value);
   file.parts["cut"] = {"cut", Shape{20, 25}, DType::kFloat32, first, {half, rest}};
   file.tensors["whole"] = Tensor::full({7}, value);
-  // empty on the other workers
+  // Empty on all workers but the last.
   const Tensor few = Tensor::full({worker == count - 1 ? 3 : 0}, value);
   file.parts["few"] = {"few", Shape{3}, DType::kFloat32, worker == count - 1 ? 0 : 3, {few}};
   file.parts["none"] = {"none", Shape{4, 0}, DType::kFloat32, 0, {Tensor::zeros({0})}};
@@ -377,7 +379,7 @@ std::int64_t number_in(const CheckpointFile& file) {
   return number;
 }
 
-/// Returns the number of the newest version, which must be complete, or nullopt if there is none.
+/// Verifies all complete versions; returns the save number of the newest, or nullopt without any.
 std::optional<std::int64_t> newest_number(const std::string& folder) {
   std::optional<std::int64_t> number;
   const auto run = internal::Folder::open_if_there(folder);
@@ -458,7 +460,7 @@ TEST(ShardedVersion, WorkerLossDuringSaveKeepsPreviousVersion) {
     // The commit is announced in the fourth exchange: if the worker is lost earlier, the old
     // version remains.
     EXPECT_EQ(newest_number(folder), call < 4 ? 1 : 1 + call);
-    EXPECT_THAT(errors, Each(call < 5 ? "worker 2 is gone" : ""));
+    EXPECT_THAT(errors, Each(call < 5 ? "worker 2 exited" : ""));
     // If worker 2 is lost in the second exchange, another worker may still be writing to the folder
     // while worker 0 removes it.
     const bool may_be_left = call == 2;
@@ -504,7 +506,7 @@ struct ReadBack {
   std::vector<std::optional<CheckpointFile>> files;
 };
 
-/// Reads a version on all workers; each worker reads its part of the tensor "cut".
+/// Reads a version on all workers; each worker reads its parts of the split tensors.
 ReadBack read_together(const std::vector<std::string>& folders, const std::string& name,
                        bool must_be_shared) {
   const auto count = static_cast<int>(folders.size());
@@ -596,7 +598,7 @@ TEST(ShardedVersion, AllWorkersReturnWhenWorker0FindsNothingOrFails) {
 constexpr int kNumSaves = 3;
 constexpr std::int64_t kSteps[kNumSaves] = {1, 2, 2};
 
-/// Saves on all workers concurrently and writes a byte to `done` after each save.
+/// Saves kNumSaves times on two workers and writes a byte to descriptor `done` after each save.
 void save_all(const std::string& folder, int done) {
   for (int i = 0; i < kNumSaves; ++i) {
     if (save_together(2, folder, i + 1, kSteps[i]) != std::vector<std::string>(2)) ::_exit(1);

@@ -1,5 +1,5 @@
 // Compares the CIFAR-10 tutorial's network with its published numbers and with double precision.
-// Tests its input, learning rates, log lines, flags and archive.
+// Also tests the tutorial's input, learning rates, log lines, flags and archive.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/cifar10/cifar10_network.h"
 
@@ -120,7 +120,7 @@ TEST(Cifar10Network, LogitsMatchDirectComputation) {
   set_random_seed(1);
   VariableStore store;
   const Cifar10Network network(store);
-  // Uses larger weights than the initial ones, so that LRN and the signs of sums affect the result.
+  // Enlarges the softmax weights and images, so that LRN and the signs of sums affect the logits.
   Variable(store.variables()[8]).assign(store.variables()[8].value() * 40.0f);
   const Tensor images = standardised_images(2, 7) * 3.0f;
   Tower tower("tower_0");
@@ -230,7 +230,7 @@ TEST(Cifar10Network, LearningRateDecaysTenfoldPerPeriod) {
   EXPECT_NEAR(smooth(68'359), 0.1 * std::sqrt(0.1), 1e-12);
 }
 
-// A bright pixel at (16, 16) and a darker one to its right show where the crop is (0 .. 8 on each
+// A bright pixel at (16, 16) and a darker pixel to its right show where the crop is (0 .. 8 on each
 // axis) and whether the image is mirrored. Standardisation keeps the order of values.
 TEST(Cifar10Input, CropsAreUniformAndHalfAreMirrored) {
   const ImageData data = pictures(8, [](auto, auto y, auto x, auto) {
@@ -274,7 +274,7 @@ TEST(Cifar10Input, ContrastFactorsAreUniformInTutorialRange) {
   double sum = 0.0, lowest = 10.0, highest = 0.0;
   for (const Tensor& image : distorted(data, kCount)) {
     const double within = std::abs(at(image, 0, 0, 1) - at(image, 1, 0, 1)) / 20.0;
-    double between = 0.0;  // distance between the means of two colours, over two rows
+    double between = 0.0;  // distance between two colours, averaged over two rows
     for (std::int64_t y = 0; y < 2; ++y) between += (at(image, y, 0, 0) - at(image, y, 0, 1)) / 2.0;
     const double factor = within / (between / 60.0);
     sum += factor;
@@ -306,7 +306,7 @@ TEST(StepLog, LineHasPublishedFormat) {
 }
 
 TEST(SpeedReport, ComparesMeanOfMeasuredStepsWithPublishedSpeed) {
-  // the first calls also initialise, so they are not measured
+  // The first ten steps include initialisation, so they are not measured.
   std::vector<double> seconds(10, 9.0);
   seconds.insert(seconds.end(), {0.8, 0.9, 0.8, 0.9});
   const SpeedReport one = speed_report(seconds, 10, 128, 1);
@@ -363,7 +363,7 @@ ArchiveIdentity identity_of_text(const std::string& text) {
   return identity_of(in);
 }
 
-// Vectors from RFC 1321, A.5, and texts that end near a block boundary.
+// Vectors from RFC 1321, appendix A.5, and texts whose length is close to the block size.
 TEST(Md5, MatchesRfc1321Vectors) {
   std::string digits;
   for (int i = 0; i < 8; ++i) digits += "1234567890";

@@ -42,7 +42,7 @@ DistributedDataset batches_for(TowerTrainer& trainer, int steps) {
           .batch(trainer.global_batch_size()));
 }
 
-/// Trains `steps` steps; returns the result of each.
+/// Trains for `steps` steps and returns the result of each step.
 std::vector<StepResult> train(TowerTrainer& trainer, int steps, StepOptions options = {}) {
   std::vector<StepResult> results;
   for (const PerReplica<Batch>& batch : batches_for(trainer, steps)) {
@@ -67,7 +67,7 @@ double largest_difference(const std::vector<double>& a, const std::vector<double
   return largest;
 }
 
-/// Returns the tags of all event files in a folder.
+/// Returns the summary tags of all event files in a folder.
 std::multiset<std::string> tags_in(const std::string& folder) {
   std::multiset<std::string> tags;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
@@ -89,9 +89,9 @@ std::multiset<std::string> tags_with(const std::string& devices) {
   return tags_in(folder);
 }
 
-// Compares weights after only a few steps, because two runs diverge later: labels are random, and a
-// different order of additions (which also depends on the processor) may change which value in a
-// pooling window is largest. A float32 weight of 0.1 has a precision of 7e-9.
+// Compares weights after only three steps, because two runs diverge later: a different order of
+// additions (which also depends on the processor) may change which value in a pooling window is
+// largest. A float32 weight of 0.1 has a precision of 7e-9.
 TEST(TowerTrainer, TwoTowersMatchOneTowerOnFullBatch) {
   const auto one = trainer_on("cpu:0", 8);
   const auto two = trainer_on("cpu:0-1", 4);
@@ -118,12 +118,12 @@ TEST(TowerTrainer, TowersShareTenVariablesAndOneStepCounter) {
     EXPECT_EQ(trainer->global_step().shape(), Shape{});
     EXPECT_EQ(trainer->global_step().value().item_int(), 0);
     train(*trainer, 3);
-    // not 3 * 4, although there are 4 towers
+    // One increment per step, not per tower.
     EXPECT_EQ(trainer->global_step().value().item_int(), 3);
   }
 }
 
-TEST(TowerTrainer, OnlyLossNamesIncludeTower) {
+TEST(TowerTrainer, OnlyLossNamesContainTowerName) {
   const auto trainer = trainer_on("cpu:0-1", 4);
   const StepResult result = train(*trainer, 1)[0];
   ASSERT_EQ(result.tower_losses.size(), 2u);
@@ -142,7 +142,7 @@ TEST(TowerTrainer, OnlyLossNamesIncludeTower) {
   }
 }
 
-// The variables' device stores them, averages the gradients and applies the mean. Each tower
+// The variable device stores the variables, averages the gradients and applies the mean. Each tower
 // computes on its own device.
 TEST(TowerTrainer, PlacesVariablesAndTowersOnTheirDevices) {
   const Device third{DeviceType::kCpu, 2};
@@ -213,7 +213,7 @@ TEST(TowerTrainer, CheckpointCanBeRestoredWithAnyNumberOfTowers) {
 TEST(Evaluator, UsesAveragedWeightsAndCountsEachImageOnce) {
   const std::string path = ::testing::TempDir() + "tutti_cifar10_eval.safetensors";
   // The network always predicts class 3 with the averaged weights, and class 5 with the unaveraged
-  // ones.
+  // weights.
   const auto trainer = trainer_on("cpu:0", 1);
   const auto biased = [](Variable biases, std::size_t answer) {
     std::vector<float> values(10, 0.0f);
@@ -232,7 +232,7 @@ TEST(Evaluator, UsesAveragedWeightsAndCountsEachImageOnce) {
   EXPECT_EQ(evaluator.restore(path), 7);
   const auto all = evaluator.evaluate(images, 10'000, 8);  // 35 = 4 * 8 + 3
   EXPECT_EQ(all.total, 35);
-  EXPECT_EQ(all.correct, 4);  // 3, 13, 23, 33
+  EXPECT_EQ(all.correct, 4);  // images 3, 13, 23 and 33
   const auto some = evaluator.evaluate(images, 20, 8);
   EXPECT_EQ(some.total, 20);
   EXPECT_EQ(some.correct, 2);

@@ -22,8 +22,8 @@ using ::testing::HasSubstr;
 
 double seconds_since(TimePoint begin) { return seconds_between(begin, Clock::system().now()); }
 
-// A lingering rank stays for two seconds. This bound is slightly lower; load only increases the
-// time.
+// Slightly less than the 2 s for which a closing rank waits for an unresponsive peer. Load can only
+// lengthen this wait.
 constexpr double kStay = 1.9;
 
 /// Returns true if at least one of ten calls to `leave` takes less than kStay seconds; several
@@ -50,7 +50,7 @@ void expect_end_of(int leaver, Transport& mine) {
 
 /// Case in which a rank sends `count` bytes and disconnects. The other rank reads them immediately
 /// or late. A late read begins after the disconnection if the bytes fit into the socket buffer;
-/// otherwise it begins after 300 ms, during which the sender waits.
+/// otherwise, it begins after 300 ms, and the sender waits until then.
 struct Leaving {
   std::size_t count;
   int leaver;
@@ -98,7 +98,7 @@ TEST(TcpClosing, LastMessageArrivesAfterSenderDisconnects) {
           const ::testing::ScopedTrace trace(
               __FILE__, __LINE__,
               concat(count, " bytes of rank ", leaver, has_unread ? ", unread bytes" : "",
-                     is_asked_late ? ", asked for late" : ""));
+                     is_asked_late ? ", read late" : ""));
           ++num_cases;
           slowest =
               std::max(slowest, leave_after_sending({count, leaver, has_unread, is_asked_late}));
@@ -106,10 +106,10 @@ TEST(TcpClosing, LastMessageArrivesAfterSenderDisconnects) {
       }
     }
   }
-  std::printf("leaving | %d times after the last message | slowest %.3f s\n", num_cases, slowest);
+  std::printf("closing | after the last message, %d times | slowest %.3f s\n", num_cases, slowest);
 }
 
-/// Returns an integral value that differs between calls.
+/// Returns the integral value of element `i`, which depends on the rank and the call.
 float operand_of(int rank, int call, std::size_t i) {
   return static_cast<float>((i * 31 + static_cast<std::size_t>(call * 7 + rank * 1'013)) % 4'093);
 }
@@ -127,7 +127,7 @@ void check_sum(Communicator& communicator, int call, std::size_t count) {
   }
 }
 
-// The last call completes on all ranks, although each rank leaves as soon as it has its own result.
+// The last call completes on all ranks, although each rank disconnects once it has its own result.
 TEST(TcpClosing, ImmediateDisconnectKeepsLastAllReduceIntact) {
   double slowest = 0;
   for (std::uint64_t seed = 1; seed <= 24; ++seed) {
@@ -145,7 +145,7 @@ TEST(TcpClosing, ImmediateDisconnectKeepsLastAllReduceIntact) {
     slowest = std::max(slowest, seconds_since(begin));
     EXPECT_EQ(error, "") << "seed " << seed;
   }
-  std::printf("leaving | 24 groups after their last sum | slowest %.3f s\n", slowest);
+  std::printf("closing | after the last all_reduce of 24 groups | slowest %.3f s\n", slowest);
 }
 
 /// Group in which packets from rank 0 no longer arrive, so rank 0's last data stays in its socket
@@ -172,7 +172,7 @@ TEST(TcpClosing, DoesNotWaitForDisconnectedPeer) {
     EXPECT_TRUE(leaves_at_once([count] {
       ProxiedRanks group;
       const auto body = pattern_of(count, 1);
-      const auto send = group.rank(1)->send(0, 1, {}, body);  // most of it is not sent yet
+      const auto send = group.rank(1)->send(0, 1, {}, body);  // a large body is only partly sent
       group.store.end_proxy(0);
       std::array<std::byte, 1> byte{};
       EXPECT_THROW(group.rank(1)->recv(0, 2, {}, byte)->wait(late()), Error);
@@ -202,8 +202,8 @@ TEST(TcpClosing, EarlyDisconnectEndsCallsOfRemainingRanks) {
 class DeathNotice : public ::testing::TestWithParam<ConnectOptions::Way> {
  protected:
   DeathNotice() : ranks_(connected_ranks(4, {.way = GetParam()})) { ranks_[3].reset(); }
-  /// Runs a sum on the ranks in `members`, which then leave the group. Returns an error per rank;
-  /// "" for ranks without one.
+  /// Runs an all_reduce on the ranks in `members`, which then leave the group. Returns an error per
+  /// rank; "" for ranks without an error.
   std::vector<std::string> errors_of_sum(const std::vector<int>& members) {
     return errors_of_ranks(4, [&](int rank) {
       if (std::ranges::find(members, rank) == members.end()) return;
@@ -244,7 +244,7 @@ INSTANTIATE_TEST_SUITE_P(Transports, DeathNotice, ::testing::ValuesIn(kWays, kWa
 
 using Bytes = std::vector<std::byte>;
 
-// Exceeds the socket buffer, so part of the message is written while the peer reads.
+// Message size in bytes; exceeds the socket buffer, so part of it is written while the peer reads.
 constexpr std::size_t kLong = std::size_t{32} << 20;
 constexpr std::byte kOther{0xA5};
 
@@ -289,7 +289,7 @@ TEST(SendBuffer, MayBeFreedAfterSendHandleIsDropped) {
   drives->join();
 }
 
-// While the peer waits for another message, it keeps reading; only this reading frees buffer space.
+// The peer keeps reading while it waits for another message; only its reads free buffer space.
 TEST(SendBuffer, MayBeFreedAfterAbortDuringLargeSend) {
   DirectRanks ranks;
   auto memory = std::make_unique<Bytes>(pattern_of(std::size_t{8} << 20, 16));
@@ -342,7 +342,7 @@ TEST(SendBuffer, MayBeReusedForReceiveAfterSend) {
       own->recv(1 - rank, 5, {}, memory)->wait(late());
       const int from = round % 2 == 0 ? 1 - rank : rank;
       if (memory != originals[from]) {
-        fail(ErrorCode::kInternal, "other bytes in round ", round);
+        fail(ErrorCode::kInternal, "round ", round, ": expected the bytes of rank ", from);
       }
     }
   });
@@ -377,7 +377,7 @@ struct Silence {
   const char* name;
   bool to_zero, to_one;
   std::size_t count;          // bytes per exchange; 0: both ranks only wait
-  std::uint32_t longest = 0;  // largest segment that is let through, in bytes
+  std::uint32_t longest = 0;  // largest segment that is let through, in bytes; 0: none
 };
 
 constexpr Silence kSilences[] = {
@@ -385,7 +385,7 @@ constexpr Silence kSilences[] = {
     {"to rank 1, both send", false, true, 10},
     {"both ways, both wait", true, true, 0},
     {"both ways, both send", true, true, 300'000},
-    {"to rank 1, what is longer than 1000 bytes", false, true, 300'000, 1000},
+    {"to rank 1, segments of over 1000 bytes", false, true, 300'000, 1000},
 };
 
 void expect_that_both_are_told(const Silence& silence) {
@@ -401,7 +401,7 @@ void expect_that_both_are_told(const Silence& silence) {
       if (silence.count > 0) exchange(*group.rank(r), silence.count, round);
     });
   });
-  std::printf("half-open | %s | rank 0 told after %.2f s, rank 1 after %.2f s (goal 5)\n",
+  std::printf("half-open | %s | rank 0 notified after %.2f s, rank 1 after %.2f s (goal: 5 s)\n",
               silence.name, seconds_between(begin, ends[0].at), seconds_between(begin, ends[1].at));
   for (const int rank : {0, 1}) {
     const CallsEnd& end = ends[static_cast<std::size_t>(rank)];
@@ -411,7 +411,7 @@ void expect_that_both_are_told(const Silence& silence) {
   }
 }
 
-// Runs the cases concurrently, because each takes as long as the system's timeout.
+// Runs the cases concurrently, because each lasts as long as the system's TCP timeout.
 TEST(TcpHalfOpen, PacketLossEndsCallsOnBothRanks) {
   std::list<std::unique_ptr<Thread>> threads;
   for (const Silence& silence : kSilences) {
@@ -449,13 +449,13 @@ void expect_patience(std::size_t count) {
     }
     Clock::system().sleep_for(8s);
     group.rank(1)->recv(0, 3, {}, got)->wait(late());
-    if (got != body) fail(ErrorCode::kInternal, "other bytes");
+    if (got != body) fail(ErrorCode::kInternal, "rank 1: received bytes differ from those sent");
     group.rank(1)->send(0, 4, {}, answer)->wait(late());
   });
 }
 
-// The pause exceeds the timeout for silent connections, but rank 1's kernel still reports that its
-// receive window is full.
+// The pause exceeds the timeout for silent connections, but rank 1's kernel still acknowledges
+// probes and data.
 TEST(TcpHalfOpen, LongComputationKeepsConnections) {
   std::list<std::unique_ptr<Thread>> threads;
   for (const std::size_t count : {std::size_t{0}, std::size_t{1000}, std::size_t{32} << 20}) {
@@ -491,10 +491,10 @@ class ConnectInterruption : public ::testing::TestWithParam<ConnectOptions::Way>
 };
 
 /// Rank 1 never joins.
-TEST_P(ConnectInterruption, EndsRank0WaitForHigherRank) { expect_that_it_ends(0); }
+TEST_P(ConnectInterruption, EndsWaitOfRank0ForHigherRank) { expect_that_it_ends(0); }
 
 /// Rank 0 never publishes its address.
-TEST_P(ConnectInterruption, EndsHigherRanksWaitForAddress) { expect_that_it_ends(1); }
+TEST_P(ConnectInterruption, EndsWaitOfHigherRankForAddress) { expect_that_it_ends(1); }
 
 /// Rank 0 listens but never answers.
 TEST_P(ConnectInterruption, EndsWaitOfHigherRankForReply) {

@@ -138,7 +138,7 @@ TEST(ClusterSpec, ClusterDefErrorsHaveFieldPath) {
   };
   error_at("[]", {"def: expected", "got []"});
   error_at(R"({"job": {}})", {"def.job: expected a list", "got {}"});
-  error_at(R"({"job": [{}]})", {"def.job[0]: expected a member name"});
+  error_at(R"({"job": [{}]})", {"def.job[0]: expected a member 'name'"});
   error_at(R"({"job": [{"name": "a"}, {"name": "a"}]})",
            {"def.job[1].name: expected each job once"});
   error_at(R"({"job": [{"name": "a", "tasks": []}]})", {"def.job[0].tasks: expected an object"});
@@ -386,8 +386,8 @@ TEST(Environment, ErrorNamesNonNumericVariable) {
                "me: the variable F is not set; do that");
 }
 
-// The cases are in malformed_clusters.json; tests/tools/tutti_cluster_test.py runs a program on
-// them.
+// The cases are in malformed_clusters.json; tests/tools/tutti_cluster_test.py runs a program with
+// each case.
 
 Environment environment_of(const Json& variables) {
   Environment::Variables values;

@@ -1,9 +1,9 @@
-// Member of a job as a separate process, for processes_test.cc.
+// Program that joins a job as a member; processes_test.cc runs it.
 // SPDX-License-Identifier: Apache-2.0
 //
 // control_member TARGET JOB INDEX ADDRESS TIMEOUT_S [WAIT_S [CERTIFICATE KEY]]: joins and writes
-// "joined". With WAIT_S, it then waits for all members and writes "all". Afterwards it writes each
-// verdict ("verdict KIND FATAL NANOSECONDS MESSAGE") and executes the lines of its standard input:
+// "joined". With WAIT_S, it then waits for all members and writes "all". It writes each verdict
+// ("verdict KIND FATAL NANOSECONDS MESSAGE") and executes the lines of its standard input:
 //   fail TEXT           reports a failure
 //   stop TEXT           requests a stop of all members
 //   steps MS            runs MS-millisecond steps until the stop, then writes "stopped N REASON"
@@ -50,7 +50,9 @@ void obey(tutti::ControlClient& client, const std::string& line) {
 }
 
 void run(int argc, char** argv) {
-  if (argc < 6) tutti::fail(tutti::ErrorCode::kInvalidArgument, "control_member: 5 arguments");
+  if (argc < 6)
+    tutti::fail(tutti::ErrorCode::kInvalidArgument,
+                "control_member: expected at least 5 arguments, got ", argc - 1);
   tutti::ControlOptions options;
   options.secret = tutti::JobSecret::from_environment();
   if (const char* const job = std::getenv("TUTTI_JOB_ID")) options.job_id = job;

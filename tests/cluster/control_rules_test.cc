@@ -137,7 +137,7 @@ TEST(HealthRules, WarnAboutLateRankAndAbortAtDeadline) {
       ElementsAre(
           "stuck: worker 2 (127.0.0.1:4712, pid 812) is late: worker 0, worker 1 have waited "
           "4.6 s in all_reduce(SUM, float32 x 12, 'a') #3 at a.cc:7 (group 'all', step "
-          "12); worker 2 is in user code for 5.0 s (training), after broadcast(float32 x 1, "
+          "12); worker 2 has been in user code for 5.0 s (training), after broadcast(float32 x 1, "
           "'b') #2 at a.cc:6"));
   EXPECT_THAT(stuck_at(records, 5s), ElementsAre());  // the warning is logged only once
   const auto at_the_end = stuck_at(records, 60s);
@@ -162,10 +162,10 @@ TEST(HealthRules, DepartureBeforePendingCollectiveIsReportedAtOnce) {
       ElementsAre(
           "fatal left: worker 2 (127.0.0.1:4712, pid 812) has left the job in step "
           "12, but worker 0, worker 1 wait in all_reduce(SUM, float32 x 12, 'a') #3 "
-          "at a.cc:7 for it; it ended normally: do all workers make the same number of steps?"));
+          "at a.cc:7 for it; it ended normally; expected the same number of steps on all workers"));
 }
 
-TEST(HealthRules, DoesNotWarnIfNoMemberIsWaiting) {
+TEST(HealthRules, DoNotWarnIfNoMemberIsWaiting) {
   auto records = a_stall();
   for (int i = 0; i < 2; ++i) records[static_cast<std::size_t>(i)].progress.groups[0].finished = 3;
   EXPECT_THAT(stuck_at(records, 100s), ElementsAre());
@@ -173,8 +173,8 @@ TEST(HealthRules, DoesNotWarnIfNoMemberIsWaiting) {
 
 using Groups = std::vector<GroupProgress>;
 
-/// Returns records of members 0, 1, ... Member i's last two reports, both at 0 s, named the calls
-/// groups[i].
+/// Returns records of members 0, 1, ... Both of member i's last two reports, at 0 s, list the calls
+/// in groups[i].
 std::vector<internal::MemberRecord> members_in(const std::vector<Groups>& groups) {
   std::vector<internal::MemberRecord> records;
   for (const Groups& each : groups) {
@@ -185,7 +185,7 @@ std::vector<internal::MemberRecord> members_in(const std::vector<Groups>& groups
   return records;
 }
 
-/// Returns the verdict of the deadlock rule for these records at time 2 s; "" if there is none.
+/// Returns the verdict of the deadlock rule for `records` at time 2 s; "" if there is none.
 std::string deadlock_of(std::vector<internal::MemberRecord>& records) {
   const auto finding = internal::find_deadlock(pointers_to(records), at(2s));
   if (!finding) return "";
@@ -201,7 +201,7 @@ GroupProgress outside(const std::string& group, std::uint64_t calls) {
   return {group, calls, calls, "", 100ms};
 }
 
-/// Returns the state of a deadlock: worker 0 gathers values and worker 1 sums gradients, so each
+/// Returns the state of a deadlock: worker 0 reduces values and worker 1 sums gradients, so each
 /// waits for the other.
 std::vector<Groups> a_deadlock() {
   return {{waits("values", 3, "reduce #3 at a.cc:7"), outside("gradients", 8)},
@@ -213,8 +213,8 @@ TEST(HealthRules, DeadlockIsReportedOnceWithCalls) {
   EXPECT_EQ(deadlock_of(records),
             "worker 0, worker 1 wait for each other: worker 1 has waited 2.1 s for worker 0 "
             "in sum #9 at a.cc:5; worker 0 has waited 2.1 s for worker 1 in reduce #3 at a.cc:7; "
-            "expected the same calls in the same order on every worker; make these on all "
-            "of them, not only where is_chief() is true");
+            "expected the same calls in the same order on every worker; make these calls on all "
+            "workers, not only where is_chief() is true");
   EXPECT_EQ(deadlock_of(records), "");
 }
 
@@ -224,7 +224,7 @@ TEST(HealthRules, DeadlockReportNamesThreeMembersAndTheirWaiters) {
                   {outside("a", 0), waits("b", 1, "B"), outside("c", 1), outside("d", 4)},
                   {outside("a", 1), outside("b", 0), waits("c", 2, "C"), outside("d", 4)},
                   {outside("a", 1), outside("b", 1), outside("c", 2), waits("d", 5, "D")}});
-  // Worker 0 waits for 1, worker 1 for 0 and 2, worker 2 for 0 and 1, and worker 3 for all of them.
+  // Worker 0 waits for 1, worker 1 for 0 and 2, worker 2 for 0 and 1, and worker 3 for 0, 1 and 2.
   EXPECT_THAT(deadlock_of(records),
               ::testing::AllOf(
                   HasSubstr("worker 0 has waited 2.1 s for worker 1 in A;"),
@@ -268,7 +268,7 @@ TEST(HealthRules, WaitsThatMayResolveAreNotReportedAsDeadlock) {
       {"worker 0 has waited for 0.5 s",
        [](Records& all) { all[0].progress.groups[0].since = -1500ms; }},
       {"worker 1 left", [](Records& all) { all[1].status = Status::kLeft; }},
-      {"worker 1 was given up", [](Records& all) { all[1].status = Status::kGivenUp; }},
+      {"the job has given up on worker 1", [](Records& all) { all[1].status = Status::kGivenUp; }},
   };
   for (const auto& [name, change] : changes) {
     Records records = members_in(a_deadlock());
@@ -357,7 +357,7 @@ TEST(StopAgreement, UnreachableMemberDoesNotBlockAgreement) {
   ASSERT_TRUE(server.tick(at(2s)));
   EXPECT_FALSE(server.tick(at(3s)));
   EXPECT_TRUE(server.current()->is_final());
-  // If the worker is known to have exited, the agreement does not wait for it.
+  // If worker 2 is known to have exited, the agreement does not wait for its answer.
   internal::StopAgreement other(2s);
   EXPECT_FALSE(other.answer(1, *a.take(*other.request("x", {{1, 5}, {2, 5}}, at(0s))), at(0s)));
   EXPECT_TRUE(other.forget(2)->is_final());
@@ -476,8 +476,8 @@ TEST_F(Disconnections, ReportCausesOneVerdictWithoutRemovingMembers) {
   v1::JoinRequest looks_on;
   looks_on.set_observes(true);
   const auto a = come(0), b = come(1), c = come(2), observer = come(looks_on);
-  // Worker 2 joined after the reporter had connected. Nevertheless, the report about worker 1 is
-  // valid.
+  // Worker 2 joined after worker 0 had connected to worker 1, but worker 0's report about worker 1
+  // is still valid.
   EXPECT_EQ(verdict_after_report(*a, 1, 0),
             "worker 0 lost its connection to worker 1: reset by peer");
   for (const auto& each : {a, b, c, observer}) {
@@ -493,12 +493,13 @@ TEST_F(Disconnections, ReportCausesOneVerdictWithoutRemovingMembers) {
   }
   EXPECT_EQ(service_.members().size(), 3u);
   for (const Member& member : service_.members()) EXPECT_TRUE(member.is_here) << member.to_string();
-  EXPECT_EQ(verdict_after_report(*a, 1, 0), "") << "the same report, made again";
-  EXPECT_EQ(verdict_after_report(*b, 0, 0), "") << "its other end";
-  EXPECT_EQ(verdict_after_report(*c, 0, 0), "") << "another one of the same generation";
+  EXPECT_EQ(verdict_after_report(*a, 1, 0), "") << "repeated report";
+  EXPECT_EQ(verdict_after_report(*b, 0, 0), "") << "report from the other end of the connection";
+  EXPECT_EQ(verdict_after_report(*c, 0, 0), "")
+      << "report about another connection made before the verdict";
   EXPECT_EQ(verdict_after_report(*b, 0, 4),
             "worker 1 lost its connection to worker 0: reset by peer")
-      << "a connection that was made after the verdict";
+      << "report about a connection made after the verdict";
   EXPECT_EQ(verdict_after_report(*a, 2, 4), "");
   // The remaining members are notified that a member left, but this is not a failure.
   leave(*a);
@@ -536,7 +537,8 @@ TEST_F(Disconnections, ReportsAboutDeadPeerAreIgnoredUntilReplacement) {
   EXPECT_EQ(verdict_after_report(*a, 1, death), "");
   expect_refused(report(b->number, 0, 0), ErrorCode::kUnavailable, "the job has given up on");
   const auto successor = come(1, 1);
-  EXPECT_EQ(verdict_after_report(*a, 1, 0), "") << "a connection to the one before";
+  EXPECT_EQ(verdict_after_report(*a, 1, 0), "")
+      << "report about a connection to the dead process of worker 1";
   EXPECT_NE(verdict_after_report(*successor, 0, death), "");
 }
 
@@ -589,7 +591,8 @@ TEST_F(Disconnections, JoinsAndLeavesInLargeJobAreBatched) {
   std::vector<std::shared_ptr<ToldLink>> links;
   for (int i = 0; i < kSize; ++i) links.push_back(come(i));
   const ToldLink& first = *links.front();
-  EXPECT_LE(first.num_messages, 10) << "those who join at once are told together";
+  EXPECT_LE(first.num_messages, 10)
+      << "members that join at the same time are announced in one message";
   service_.tick();
   EXPECT_LE(first.num_messages, 10);
   clock_.sleep_for(100ms);
@@ -609,7 +612,7 @@ TEST_F(Disconnections, JoinsAndLeavesInLargeJobAreBatched) {
   leave(*links[19]);
   EXPECT_EQ(first.verdicts.size(), 29u);
   service_.announce_server_end();
-  EXPECT_EQ(first.verdicts.size(), 30u) << "nothing is sent behind the server's end";
+  EXPECT_EQ(first.verdicts.size(), 30u) << "the pending verdict is sent before the server ends";
 }
 
 TEST_F(Disconnections, ServerStarvationDoesNotCountAsSilence) {
@@ -619,7 +622,7 @@ TEST_F(Disconnections, ServerStarvationDoesNotCountAsSilence) {
       service_.tick();
     }
   };
-  tick_for(10s, 170ms);  // each tick is up to 150 ms late, because the server waits for a processor
+  tick_for(10s, 170ms);  // each tick is 150 ms late, as if the server had to wait for a processor
   EXPECT_EQ(last(), 1u) << service_.verdicts_after(1).front().message;
   tick_for(6s, durations::kTryAgain);
   ASSERT_EQ(last(), 2u);
@@ -641,7 +644,7 @@ TEST(ControlDisconnections, ReportReachesAllMembersOfRunningServer) {
     EXPECT_EQ(verdict.kind, VerdictKind::kDisconnected);
     EXPECT_EQ(verdict.message,
               "worker 1 lost its connection to worker 0: a chunk with a wrong checksum");
-    // The members reconnect and wait for each other, undisturbed by the verdict that they received.
+    // Despite the verdict, members can still use the store, through which they reconnect.
     (*each)->set(concat("here/", verdict.who.task.index), "x");
     EXPECT_EQ((*each)->wait("here/1", late()), "x");
   }

@@ -98,7 +98,7 @@ TEST_F(Control, ReportsJoinsLeavesAndFailures) {
   EXPECT_ERROR(c->get("k"), kFailedPrecondition, "worker 2 has left the job");
   ASSERT_TRUE(comes_true([&] { return a->verdicts().size() >= 6; }));
   const auto verdicts = a->verdicts();
-  // Both failures are kept.
+  // The verdicts contain both failures.
   EXPECT_EQ(std::ranges::count(verdicts, VerdictKind::kFailed, &Verdict::kind), 2);
   EXPECT_EQ(verdicts.back().kind, VerdictKind::kLeft);
   EXPECT_FALSE(verdicts.back().is_fatal);
@@ -106,8 +106,8 @@ TEST_F(Control, ReportsJoinsLeavesAndFailures) {
   for (std::size_t i = 0; i < verdicts.size(); ++i) EXPECT_EQ(verdicts[i].number, i + 1);
 }
 
-/// Returns the progress of a member that has entered `entered` and finished `finished` collectives
-/// of the group "all".
+/// Returns the progress tracker of a member that has entered `entered` and finished `finished`
+/// collectives of the group "all".
 std::shared_ptr<ProgressTracker> board_of(std::uint64_t entered, std::uint64_t finished) {
   auto board = std::make_shared<ProgressTracker>();
   board->watch("all", [=] { return GroupProgress{"", entered, finished, "barrier() #1", 1s}; });
@@ -117,7 +117,7 @@ std::shared_ptr<ProgressTracker> board_of(std::uint64_t entered, std::uint64_t f
 // On a busy machine, the latest report of a member may be older than its peer's leave message.
 TEST_F(Control, LeaveAfterLastCollectiveIsNotAFailure) {
   auto options = server_options();
-  options.health.heartbeat_every = 10min;  // only the first report, and one before leaving
+  options.health.heartbeat_every = 10min;  // members report only at first and before they leave
   options.health.silent_after = options.health.unreachable_after = 20min;
   server_ = ControlServer::start(options);
   const auto late = board_of(0, 0);
@@ -128,7 +128,7 @@ TEST_F(Control, LeaveAfterLastCollectiveIsNotAFailure) {
   auto leaver = join(*server_, 1, leaving);
   Clock::system().sleep_for(200ms);  // until both members have reported once
   late->watch("all", [] { return GroupProgress{"", 1, 1, "barrier() #1", 1s}; });
-  late->watch("all", {});  // the communicator is destroyed before the member
+  late->watch("all", {});  // the communicator is destroyed before the client
   leaver.reset();
   ASSERT_TRUE(comes_true([&] { return waiter->verdicts().back().kind == VerdictKind::kLeft; }));
   Clock::system().sleep_for(500ms);
@@ -272,7 +272,8 @@ TEST_F(Control, RestartedTaskReplacesPreviousProcess) {
   // The previous process of the task can no longer change anything.
   EXPECT_ERROR(old->set("k", "old"), kUnavailable);
   EXPECT_EQ(a->get("k"), "young");
-  EXPECT_ERROR(join(*server_, 1), kFailedPrecondition, "worker 1 was restarted 1 times already");
+  EXPECT_ERROR(join(*server_, 1), kFailedPrecondition,
+               "worker 1 already runs after restart 1; this process is from restart 0");
 }
 
 TEST_F(Control, RefusesDifferentSecretsAndJobsOnBothSides) {
@@ -334,11 +335,11 @@ TEST_F(Control, RestartedProcessIsNotExpectedInEarlierCollectives) {
 }
 
 TEST_F(Control, UnreachableAddressFailsAtOnce) {
-  // TCP cannot connect to a broadcast address, so the system fails at once.
+  // TCP cannot connect to a broadcast address, so the connection attempt fails at once.
   EXPECT_ERROR((void)connect_control("grpc://255.255.255.255:80", {}, {.timeout = 50s}),
                kUnavailable,
                "control: worker 0 cannot reach the control server at 255.255.255.255:80: ",
-               "Network is unreachable; waiting does not help; correct TUTTI_CONTROL, or ");
+               "Network is unreachable; waiting longer will not help; correct TUTTI_CONTROL, or ");
 }
 
 TEST_F(Control, CallsFailWithUnavailableAfterServerShutdown) {
@@ -464,7 +465,7 @@ TEST(ControlUnknownClients, HundredsOfUnknownConnectionsDoNotDisturbMembers) {
   }
   EXPECT_EQ(member->get("k"), "350");
   const auto late = join(*server, 1, {.tls = options.tls});
-  // Connections without TLS are closed at once, silent or slow ones after 5 s.
+  // Connections that do not use TLS are closed at once; silent or slow connections, after 5 s.
   const TimePoint begin = Clock::system().now();
   EXPECT_TRUE(comes_true([&] {
     std::erase_if(crowd, [](const internal::FileDescriptor& socket) {
@@ -472,8 +473,8 @@ TEST(ControlUnknownClients, HundredsOfUnknownConnectionsDoNotDisturbMembers) {
     });
     return crowd.empty();
   })) << crowd.size()
-      << " still there";
-  std::printf("strangers: all of 400 closed after %.1f s\n",
+      << " connections are still open";
+  std::printf("unknown clients: all 400 connections closed after %.1f s\n",
               seconds_between(begin, Clock::system().now()));
   EXPECT_EQ(late->get("k"), "350");
   EXPECT_TRUE(comes_true([&] { return proxied_ranks::num_descriptors() <= before + 4; }))
@@ -529,7 +530,7 @@ TEST(ControlConnection, MemberReconnectsAfterResetsAndCorruption) {
     const auto member = connect_control(concat("grpc://", proxy.endpoint().to_string()),
                                         {"worker", 0, ""}, {.tls = options.tls, .timeout = 60s});
     const auto other = join(*server, 1, {.tls = options.tls});
-    // The number of bytes per call varies, so the loop also counts faults.
+    // The number of bytes per call varies, so the loop continues until three faults have occurred.
     const auto num_faults = [&] { return proxy.num_cuts() + proxy.num_flips(); };
     for (int i = 0; i < 300 || (num_faults() < 3 && i < 10'000); ++i) {
       const std::string key = concat("k/", i);

@@ -62,8 +62,8 @@ Ends ends_of(const JobSecret& of_client, const JobSecret& of_server) {
           Handshake(Handshake::Side::kServer, kServer, of_server)};
 }
 
-/// Transfers bytes in both directions, at most `piece` at a time, until both sides have sent
-/// everything.
+/// Transfers at most `piece` bytes at a time in both directions until both sides have sent
+/// everything. The server accepts a proven client if `accepts` is true.
 void run(Ends& ends, bool accepts = true, std::size_t piece = 1000) {
   const auto carry = [piece](Handshake& from, Handshake& to) {
     const auto bytes = from.bytes_to_send();
@@ -192,7 +192,7 @@ TEST(Announcement, MismatchErrorNamesBothSides) {
   other = same;
   other.build.set_numerics("kernels 0, abacus");
   expect_reason(other,
-                concat("their results would differ in bits: rank 0 has numerics '",
+                concat("their results would not be bit-identical: rank 0 has numerics '",
                        same.build.numerics(), "', rank 2 has 'kernels 0, abacus'; run one build"));
   other = {.group_size = 3, .build = make_build("job-2", {})};
   expect_reason(other, "two jobs met: rank 0 has the job id 'job-1', rank 2 has 'job-2'; give");
@@ -254,7 +254,7 @@ TEST(JobSecret, RefusesPubliclyReadableAndTooShortFiles) {
   ::chmod(path.c_str(), 0600);
   EXPECT_INVALID((void)JobSecret::from_file(path), path, "expected 32 to 4096 bytes",
                  "got 5; try: head -c");
-  EXPECT_INVALID((void)JobSecret::from_file(::testing::TempDir()), "is not a file");
+  EXPECT_INVALID((void)JobSecret::from_file(::testing::TempDir()), "is not a regular file");
 }
 
 TEST(Exposure, NetworkAddressRequiresSecretButLoopbackDoesNot) {
@@ -353,8 +353,8 @@ TEST(Acceptor, AcceptedPeerKeepsUnreadBytesInSocket) {
   while (handshake.peer() == std::nullopt) ASSERT_TRUE(hear(socket, handshake));
   EXPECT_EQ(handshake.peer(), (RankHello{0, rank.own.run}));
   EXPECT_FALSE(rank.has_ended());
-  // Without waiting for the verdict, sends the proof, the report that all connections exist, and
-  // the first byte of a message.
+  // Without waiting for rank 0's decision, sends the proof, the report that all connections exist,
+  // and the first byte of a message.
   auto words = handshake.bytes_to_send();
   words.push_back(std::byte{1});
   words.push_back(std::byte{7});
@@ -380,7 +380,7 @@ TEST(Acceptor, RefusalNamesDifferentJobOrGroupOrNumerics) {
   const std::vector<Case> cases{
       {"two jobs met", [](Announcement& other) { other.build.set_job_id("other job"); }},
       {"group sizes differ", [](Announcement& other) { other.group_size = 3; }, true},
-      {"results would differ in bits",
+      {"results would not be bit-identical",
        [](Announcement& other) { other.build.set_numerics("other numerics"); }, true},
       {"this is not the rank 1 that is in the store", [](Announcement& other) { ++other.run; }},
   };
@@ -404,8 +404,7 @@ TEST(Acceptor, RefusalNamesDifferentSecret) {
     const Handshake handshake = shake_hands(socket, kPeer, secret);
     EXPECT_EQ(handshake.state(), Handshake::State::kRefused);
     EXPECT_THAT(handshake.reason(), HasSubstr("does not know this job's secret"));
-    // A client without the secret would notice this and disconnect; this client sends a proof
-    // nevertheless.
+    // A real client would disconnect after this mismatch; this client sends a proof nevertheless.
     say(socket, std::string(32, '?'));
     EXPECT_TRUE(gets_closed(socket));
     EXPECT_TRUE(rank.refuses_with("rank 1 does not know this job's secret")) << rank.log.text();
@@ -441,7 +440,7 @@ TEST(Acceptor, ClosesUnknownSilentAndSlowConnections) {
   const auto socket = connect_to(rank.endpoint());
   const Handshake handshake = shake_hands(socket, kPeer, rank.secret);
   ASSERT_EQ(handshake.state(), Handshake::State::kDone) << handshake.reason();
-  // This client sends its hello so slowly that it would take 17 s.
+  // This client sends its hello so slowly that the server times out first.
   const auto slow = connect_to(rank.endpoint());
   const auto hello = Handshake(Handshake::Side::kClient, kPeer, rank.secret).bytes_to_send();
   int turns = 0;
@@ -468,7 +467,7 @@ TEST(Acceptor, ClosesOldestConnectionsAboveLimit) {
   EXPECT_TRUE(is_closed(silent.front()));
 }
 
-// Opens more connections than an address may have open at the same time without authentication.
+// Opens more connections than one address may open in this time without authentication.
 TEST(Acceptor, AuthenticatedPeersDoNotCountTowardsAddressLimit) {
   Serving rank;
   for (int i = 0; i < 700; ++i) {

@@ -1,5 +1,5 @@
-// Tests key-value stores in files, groups of ranks that form through such a store, and groups of
-// workers.
+// Tests key-value stores in files, the rendezvous of ranks and of jobs, and errors of
+// WorkerGroup::join().
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 
@@ -122,19 +122,19 @@ void expect_connected(Transport& mine) {
 
 TEST(Rendezvous, TimeoutIsMeasuredFromLastConnection) {
   InProcessStore store;
-  // The ranks arrive one second apart, so the last one arrives after 3 s.
+  // The ranks arrive one second apart, so the last rank arrives after 3 s.
   expect_on_ranks(4, [&](int rank) {
     Clock::system().sleep_for(rank * 1s);
     expect_connected(*connect_by_tcp(rank, 4, store, {.timeout = 2500ms}));
   });
 }
 
-TEST(Rendezvous, ReconnectsLostConnectionAndKeepsRemainingOnes) {
+TEST(Rendezvous, ReconnectsLostConnectionAndKeepsRemainingConnections) {
   proxied_ranks::ProxiedStore store({});
-  // Both hellos and proofs, and the verdict.
+  // Size of both hellos, both proofs and the verdict.
   constexpr std::uint64_t kHandshakeBytes = 2 * (36 + 32) + 1;
   expect_on_ranks(3, [&](int rank) {
-    if (rank == 0) {  // ranks 1 and 2 are connected and wait for rank 0
+    if (rank == 0) {  // cuts the connection of ranks 1 and 2 while they wait for rank 0
       store.wait("ranks/1", late());
       while (store.proxy(1).num_passed() < kHandshakeBytes) {
         Clock::system().sleep_for(1ms);
@@ -197,7 +197,7 @@ TEST(JobRendezvous, RequiresAddressAcrossMachines) {
   const auto without = meet(false);
   EXPECT_THAT(without->errors, Each(""));
   for (const ControlPlane& plane : without->planes) EXPECT_FALSE(plane.client || plane.server);
-  EXPECT_THAT(lines.text(), AllOf(HasSubstr("3 machines, but no control server"),
+  EXPECT_THAT(lines.text(), AllOf(HasSubstr("spans 3 machines, but has no control server"),
                                   HasSubstr("TUTTI_CONTROL=grpc://")));
   const std::string free = ControlServer::start()->target();
   const EnvironmentScope where("TUTTI_CONTROL", free);
@@ -233,7 +233,7 @@ TEST(WorkerGroup, RequiresTaskEvenInClusterOfOne) {
   }
 }
 
-TEST(WorkerGroup, ForeignListenAddressIsRefusedBeforeWaiting) {
+TEST(WorkerGroup, RefusesListenAddressOfAnotherMachineAtOnce) {
   // 192.0.2.7 belongs to a network reserved for documentation (RFC 5737).
   const StaticResolver elsewhere({{"worker", {"127.0.0.1:4000", "192.0.2.7:4000"}}},
                                  {.task_type = "worker", .task_id = 1});

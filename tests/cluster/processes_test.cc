@@ -24,14 +24,14 @@ using namespace std::chrono_literals;
 /// Child process whose output is read line by line; killed by the destructor. Not thread-safe.
 class LineProcess {
  public:
-  /// `words`: the program's path, followed by its arguments.
+  /// `words` is the program's path, followed by its arguments.
   explicit LineProcess(std::vector<std::string> words) {
     std::vector<char*> arguments;
     for (std::string& word : words) arguments.push_back(word.data());
     arguments.push_back(nullptr);
     std::array<int, 2> out{}, in{};
     if (::pipe2(out.data(), O_CLOEXEC) != 0 || ::pipe2(in.data(), O_CLOEXEC) != 0) {
-      throw Error(ErrorCode::kUnavailable, "no pipe");
+      throw Error(ErrorCode::kUnavailable, "LineProcess: cannot create a pipe");
     }
     posix_spawn_file_actions_t actions;
     ::posix_spawn_file_actions_init(&actions);
@@ -44,7 +44,7 @@ class LineProcess {
     ::close(in[0]);
     output_ = ::fdopen(out[0], "r");
     input_ = ::fdopen(in[1], "w");
-    if (error != 0) throw Error(ErrorCode::kUnavailable, "cannot start " + words[0]);
+    if (error != 0) throw Error(ErrorCode::kUnavailable, "LineProcess: cannot start " + words[0]);
   }
   ~LineProcess() {
     if (pid_ != 0) ::kill(pid_, SIGKILL);
@@ -141,7 +141,7 @@ struct Heard {
   double milliseconds = 0;
 };
 
-/// Returns the next verdict of this kind that the worker receives, and its delay after `since`.
+/// Returns the next verdict of kind `kind` that the worker receives, and its delay after `since`.
 Heard hear(MemberProcess& worker, const std::string& kind, TimePoint since) {
   std::istringstream words(worker.line_with("verdict " + kind));
   std::string word;
@@ -216,8 +216,8 @@ struct ProxiedJob {
   std::vector<std::unique_ptr<MemberProcess>> workers;
 };
 
-/// Makes worker 1 report a failure and expects no other verdict, as if its connection had never
-/// broken.
+/// Makes worker 1 report a failure and expects no other fatal verdict, as if its connection had
+/// never broken.
 void expect_failure_as_only_verdict(ProxiedJob& job, TimePoint begin) {
   job.workers[1]->tell("fail on purpose");
   EXPECT_EQ(hear(*job.workers[0], "failed", begin).message, "worker 1: on purpose");
@@ -254,7 +254,7 @@ TEST(ControlProcesses, TotalPacketLossIsReportedOnBothSides) {
     times.push_back(heard.milliseconds);
   }
   const Heard heard = hear(*job.workers[1], "stopped", begin);
-  EXPECT_THAT(heard.message, HasSubstr("which hosts the control server, is silent for"));
+  EXPECT_THAT(heard.message, HasSubstr("which hosts the control server, has been silent for"));
   times.push_back(heard.milliseconds);
   print_time("half-open (goal 5500)", times);
 }
@@ -300,7 +300,7 @@ TEST(ControlStart, ErrorNamesUnreachableServer) {
   MemberProcess worker("grpc://127.0.0.1:1", "worker", 1, {"1"});
   const std::string line = worker.line_with("error");
   EXPECT_THAT(line, HasSubstr("control: worker 1 did not reach the control server at 127.0.0.1:1 "
-                              "within 1.0 s: Connection refused; start it, or check"));
+                              "within 1.0 s: Connection refused; start the server, or check"));
   EXPECT_EQ(worker.exit_code(), 1);
 }
 
@@ -336,7 +336,7 @@ TEST(TcpProcesses, TwoRanksMayStartInEitherOrder) {
   }
 }
 
-// Behaviour of a rank when its peer dies, and the expected error.
+// Case: the arguments of two ranks, and a part of the error that rank 0 prints when rank 1 dies.
 struct Death {
   const char* name;
   std::vector<std::string> more;

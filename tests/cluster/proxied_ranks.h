@@ -38,7 +38,7 @@ inline void let_packets_vanish(int socket, std::uint32_t longest = 0) {
                                       {BPF_RET | BPF_K, 0, 0, ~std::uint32_t{0}}}};
   const sock_fprog filter{static_cast<unsigned short>(program.size()), program.data()};
   if (::setsockopt(socket, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof(filter)) != 0) {
-    fail(ErrorCode::kUnavailable, "this system does not let packets vanish");
+    fail(ErrorCode::kUnavailable, "let_packets_vanish: the kernel refused the socket filter");
   }
 }
 
@@ -64,7 +64,7 @@ inline int end_of_connection(int port, bool is_accepted) {
   fail(ErrorCode::kNotFound, "this process has no connection to port ", port);
 }
 
-/// Store that announces every rank at the address of a proxy, through which higher ranks reach it.
+/// Store that announces a proxy's address for every rank; higher ranks connect through this proxy.
 class ProxiedStore final : public KeyValueStore {
  public:
   explicit ProxiedStore(const testing::ChaosPlan& plan) : plan_(plan) {}
@@ -128,7 +128,7 @@ inline void exchange(Transport& mine, std::size_t count, std::uint64_t round = 0
   recv->wait(late());
   send->wait(late());
   if (got != pattern_of(count, 2 * round + static_cast<std::uint64_t>(1 - rank))) {
-    fail(ErrorCode::kInternal, "message ", round, " has other bytes");
+    fail(ErrorCode::kInternal, "message ", round, ": the received bytes differ from those sent");
   }
 }
 
@@ -168,7 +168,7 @@ CallsEnd end_of(const Calls& calls) {
   }
 }
 
-/// Expects kUnavailable with a message that names the peer, for this call and for later calls.
+/// Expects `end` and errors of later calls to be kUnavailable with a message that names `peer`.
 inline void expect_loss_of(int peer, const CallsEnd& end, Transport& mine) {
   const std::string name = concat("tcp: rank ", peer, " (127.0.0.1:");
   EXPECT_EQ(end.code, ErrorCode::kUnavailable) << end.message;
@@ -226,8 +226,8 @@ inline bool gets_closed(const internal::FileDescriptor& socket,
   return true;
 }
 
-/// Waits up to a minute for bytes and passes them to the handshake. Returns false if the peer has
-/// closed the connection.
+/// Waits up to a minute for bytes and passes them to the handshake. Returns false if none arrive or
+/// the peer has closed the connection.
 inline bool hear(const internal::FileDescriptor& socket, internal::Handshake& handshake) {
   std::array<std::byte, internal::kLongestHandshake> bytes{};
   pollfd ready{socket.get(), POLLIN, 0};
@@ -240,7 +240,7 @@ inline bool hear(const internal::FileDescriptor& socket, internal::Handshake& ha
   return flow == internal::ByteFlow::kOpen;
 }
 
-/// Completes the client's side of a handshake.
+/// Runs the client's side of a handshake until it ends or the peer closes the connection.
 inline internal::Handshake shake_hands(const internal::FileDescriptor& socket,
                                        const internal::RankHello& hello, const JobSecret& secret) {
   internal::Handshake handshake(internal::Handshake::Side::kClient, hello, secret);

@@ -1,4 +1,4 @@
-// Tests resolvers: MPI launchers, Kubernetes, SageMaker, Slurm, TF_CONFIG, and unions of them.
+// Tests resolvers: MPI launchers, Kubernetes, SageMaker, Slurm, TF_CONFIG, and unions of resolvers.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -41,7 +41,7 @@ TEST(MpiResolver, ReadsPmiAndPmixVariables) {
   EXPECT_TRUE(hydra.is_one_host());
   const MpiResolver pmix({}, Environment({{"PMIX_RANK", "2"}, {"SLURM_STEP_NUM_TASKS", "3"}}));
   EXPECT_EQ(pmix.task(), (Task{"worker", 2}));
-  EXPECT_FALSE(pmix.is_one_host());  // the environment has no such information
+  EXPECT_FALSE(pmix.is_one_host());  // the environment does not give the number of hosts
   EXPECT_EQ(pmix.local_rank(), std::nullopt);
 }
 
@@ -232,7 +232,7 @@ TEST(SlurmGrammar, ExpandsNodeListsAndTasksPerNode) {
 TEST(SlurmGrammar, ErrorNamesPosition) {
   EXPECT_INVALID(expand_node_list("n[13,]"), "SLURM_STEP_NODELIST", "character 6", "got ']'");
   EXPECT_INVALID(expand_tasks_per_node("", "mine"), "mine: cannot read", "character 1",
-                 "got its end");
+                 "got the end of the text");
   for (const char* list : {"[1-2", "n[", "n[1-]", "n[a]", "n]", "n[1][", "n,", ",n", "n[-1]",
                            "n[1-2", "n[[1]]", "n[1234567890]", "n\x01", "n[3-1]"}) {
     EXPECT_INVALID(expand_node_list(list), "cannot read");
@@ -255,7 +255,7 @@ TEST(SlurmResolver, AssignsEveryTaskToWorkerByDefault) {
   EXPECT_EQ(resolver.master("worker", 0, "grpc"), "grpc://t02n13:8888");
   EXPECT_EQ(resolver.master(), "grpc://t02n13:8888");
   EXPECT_EQ(resolver.num_accelerators(), (std::map<std::string, int>{{"GPU", 1}}));
-  EXPECT_EQ(resolver.cuda_visible_devices(), "0");  // the resolver reports it but does not set it
+  EXPECT_EQ(resolver.cuda_visible_devices(), "0");  // the resolver does not set this variable
   EXPECT_EQ(environment.find("CUDA_VISIBLE_DEVICES"), "0");
 }
 
@@ -294,7 +294,7 @@ TEST(SlurmResolver, PartitionsGpusOfNodeAmongTasks) {
   };
   EXPECT_EQ(visible("0", {{"CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5"}}), "0,1");
   EXPECT_EQ(visible("2", {{"CUDA_VISIBLE_DEVICES", "2,3,5,7,8,9"}}), "8,9");
-  EXPECT_EQ(visible("4", {{"SLURM_GPUS_ON_NODE", "4"}}), "2,3");  // that node runs two tasks
+  EXPECT_EQ(visible("4", {{"SLURM_GPUS_ON_NODE", "4"}}), "2,3");  // node n2 runs two tasks
   // The node has fewer GPUs than tasks.
   EXPECT_EQ(visible("2", {{"SLURM_GPUS_ON_NODE", "2"}}), "0");
   EXPECT_EQ(visible("0", {}), std::nullopt);
@@ -309,7 +309,7 @@ TEST(SlurmResolver, KeepsSlurmGpuBinding) {
 }
 
 TEST(SlurmResolver, DividesNodeAcceleratorsAmongTasks) {
-  // Each node has 6 GPUs; one runs 3 tasks, the other 2.
+  // Each node has 6 GPUs; node n1 runs 3 tasks, and node n2 runs 2.
   const SlurmResolver resolver({}, two_nodes("0", {{"SLURM_GPUS_ON_NODE", "6"}}));
   const auto gpus = [](int count) { return std::map<std::string, int>{{"GPU", count}}; };
   EXPECT_EQ(resolver.num_accelerators(), gpus(2));
@@ -601,7 +601,7 @@ TEST(StaticResolver, ReturnsItsArguments) {
   const StaticResolver resolver({{"worker", {"a:1", "b:1"}}},
                                 {.master = "m:1", .task_type = "worker", .task_id = 1});
   EXPECT_EQ(resolver.task(), (Task{"worker", 1}));
-  EXPECT_EQ(resolver.master(), "m:1");  // as in tf, not the address of its own task
+  EXPECT_EQ(resolver.master(), "m:1");  // as in TensorFlow, not the address of its own task
   EXPECT_EQ(resolver.master("worker", 0), "a:1");
   EXPECT_EQ(resolver.master("worker", 0, "grpc"), "grpc://a:1");
   EXPECT_TRUE(resolver.num_accelerators().empty());

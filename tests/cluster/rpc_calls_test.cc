@@ -81,7 +81,7 @@ TEST_F(RpcCalls, ChunkedPayloadsKeepBytesAndAlignment) {
   const Packet answer = pair.client->call(request, late());
   check_pieces(answer);
   EXPECT_EQ(all_of(answer), all_of(request));
-  // Reads ranges of the payload that begin and end inside slices.
+  // Reads ranges of the payload, some of which begin or end inside slices.
   const Bytes all = all_of(request);
   for (const auto& [first, count] :
        {std::pair<std::size_t, std::size_t>{0, 64}, {100, 65600}, {65000, 3 << 20}, {0, 0}}) {
@@ -98,7 +98,7 @@ TEST_F(RpcCalls, ThousandsOfSmallAndLargeChunksArriveComplete) {
   Packet request = packet("pieces");
   for (unsigned i = 0; i < 3000; ++i) {
     const bool is_large =
-        i % 700 == 699;  // small buffers between two large ones exceed one message
+        i % 700 == 699;  // the small buffers between two large buffers exceed one message
     const std::size_t size = is_large ? (1 << 20) + 64 * i : 64 * (i * 37 % 150 + 1);
     request.payload.push_back(shared(pattern_of(size, i)));
   }
@@ -210,7 +210,7 @@ TEST_F(RpcCalls, ReplyAfterDeadlineCanStillBeReceived) {
   EXPECT_TRUE(comes_true([&] { return keeper_.size() == 1; }));
   keeper_.release().front()->reply(packet("at last"));
   EXPECT_EQ(text_of(reply->wait(late()).head), "at last");
-  (void)pair.client->start(packet("no caller waits"));  // no call waits for this reply
+  (void)pair.client->start(packet("no caller waits"));  // drops the handle of the reply
   EXPECT_TRUE(comes_true([&] { return keeper_.size() == 1; }));
   for (const auto& call : keeper_.release()) call->reply({});
 }
@@ -290,7 +290,7 @@ TEST_F(RpcCalls, UnansweredCallsAreResentInOrderAfterReconnect) {
   calls.clear();
   heads.clear();
   (void)first->wait_for_end();
-  replies.push_back(first->start(packet("12")));  // this call waits, too
+  replies.push_back(first->start(packet("12")));  // also waits for the next connection
   server = start_server(again, handler);
   const auto second = connect();
   second->take_over(*first);
@@ -306,7 +306,7 @@ TEST_F(RpcCalls, UnansweredCallsAreResentInOrderAfterReconnect) {
 
 TEST_F(RpcCalls, RefusesUnknownClientsWithReason) {
   Handler handler([](const std::shared_ptr<RpcCall>& call) {
-    ADD_FAILURE() << "a call of " << call->peer().to_string();
+    ADD_FAILURE() << "unexpected call from " << call->peer().to_string();
   });
   auto options = server_options();
   options.job_id = "job a";
@@ -429,7 +429,7 @@ TEST(CallMessages, AreReassembledFromAnyChunking) {
         EXPECT_EQ(got->packet.head, message.packet.head);
         EXPECT_TRUE(all_of(got->packet) == all_of(message.packet)) << payload << " in " << cut;
         const bool is_whole = got->packet.payload.size() == (payload > 0 ? 1 : 0);
-        // A reply that arrives in one slice is not copied; a request is always assembled.
+        // A request is always assembled in one buffer; a reply may consist of several slices.
         EXPECT_TRUE(is_whole || side == Side::kClient) << payload << " in " << cut;
       }
     }
@@ -480,7 +480,7 @@ TEST(CallMessages, MalformedMessagesAreRefused) {
   more.set_call(1);
   more.set_tensors("123456");
   refuse({request.SerializeAsString(), more.SerializeAsString()}, Side::kServer,
-         "more bytes of tensors than it announced");
+         "more bytes of tensors than the call announced");
   more.set_tensors("");
   refuse({request.SerializeAsString(), more.SerializeAsString()}, Side::kServer,
          "no bytes of tensors");
@@ -490,8 +490,8 @@ TEST(CallMessages, MalformedMessagesAreRefused) {
   request.set_tensor_bytes((std::uint64_t{8} << 20) + 1);
   refuse({request.SerializeAsString()}, Side::kServer, "8388609 bytes");
   const std::string sound = written({7, packet("head", pattern_of(1000, 3))}).front();
-  refuse({sound.substr(0, sound.size() - 1)}, Side::kServer, "another length");
-  refuse({sound + "x"}, Side::kServer, "another length");
+  refuse({sound.substr(0, sound.size() - 1)}, Side::kServer, "length differs from its fields");
+  refuse({sound + "x"}, Side::kServer, "length differs from its fields");
   v1::ApplyReply reply;
   reply.mutable_error()->set_code(static_cast<std::uint32_t>(ErrorCode::kNotFound));
   refuse({reply.SerializeAsString()}, Side::kServer, "an error");
@@ -500,7 +500,7 @@ TEST(CallMessages, MalformedMessagesAreRefused) {
 }
 
 /// A message with a flipped bit is either refused, or read with a payload that is not longer than
-/// the original one. A fuzzer covers further changes.
+/// the original payload. A fuzzer covers further changes.
 TEST(CallMessages, MessagesWithFlippedBitAreReadOrRefused) {
   const std::string sound = written({7, packet("head", pattern_of(300, 3))}).front();
   for (std::size_t bit = 0; bit < 8 * sound.size(); ++bit) {
@@ -596,7 +596,7 @@ TEST_F(RpcFaults, ConnectionLossDuringRequestDeliversNoCall) {
   EXPECT_EQ(num_calls, 0);
 }
 
-/// Keep-alive detects a silent connection on both sides, even without a pending call.
+/// Keep-alive detects a silent connection on the client and, without a pending call, on the server.
 TEST_F(RpcFaults, KeepAliveBreaksSilentConnectionWithinSeconds) {
   Handler handler;
   const auto server = start_server(tcp_server_options(), handler);

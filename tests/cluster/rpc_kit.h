@@ -52,7 +52,7 @@ inline Bytes all_of(const Packet& packet) {
   return all;
 }
 
-/// Handler that passes calls to a function given by the test, and records the clients that left.
+/// Handler that passes calls to a function of the test and records the clients that disconnected.
 class Handler final : public RpcHandler {
  public:
   using Take = std::function<void(std::shared_ptr<RpcCall>)>;
@@ -76,7 +76,7 @@ class Handler final : public RpcHandler {
   std::vector<RpcPeer> left_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// Stores calls that the test answers later.
+/// Store of calls that the test answers later.
 class Keeper {
  public:
   Handler::Take take() {

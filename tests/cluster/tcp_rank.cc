@@ -1,14 +1,14 @@
-// Rank of a TCP group as a separate process, for processes_test.cc.
+// Program that is one rank of a group; processes_test.cc runs it.
 // SPDX-License-Identifier: Apache-2.0
 //
 // tcp_rank FOLDER RANK SIZE PEER TIMEOUT_MS [WAY [MODE]]: connects through WAY (tcp, shm, auto),
-// passes a number around the ring, writes "ready" to standard output, and then acts according to
-// MODE:
-//   wait     waits for a message from PEER
+// receives the previous rank's number, writes "ready NUMBER" to standard output, and then acts
+// according to MODE:
+//   wait     waits for a message from PEER (the default)
 //   stream   repeatedly sends 8 MiB to PEER and receives 8 MiB from it
 //   reduce N repeatedly all-reduces N numbers in private memory
 //   shared N repeatedly all-reduces N numbers in memory that the ranks share
-// At the end it writes the error that ended its calls.
+// Finally, it writes the error that ended its calls.
 #include <cstdlib>
 #include <iostream>
 #include <string>
@@ -51,7 +51,9 @@ void reduce(const std::shared_ptr<tutti::Transport>& transport, std::size_t coun
 }
 
 void run(int argc, char** argv) {
-  if (argc < 6) tutti::fail(tutti::ErrorCode::kInvalidArgument, "tcp_rank: expected 5 arguments");
+  if (argc < 6)
+    tutti::fail(tutti::ErrorCode::kInvalidArgument, "tcp_rank: expected at least 5 arguments, got ",
+                argc - 1);
   tutti::FileKeyValueStore store(argv[1]);
   const int rank = std::atoi(argv[2]), size = std::atoi(argv[3]), peer = std::atoi(argv[4]);
   const int timeout_ms = std::atoi(argv[5]);

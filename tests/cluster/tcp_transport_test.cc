@@ -162,7 +162,7 @@ std::vector<std::optional<Error>> over_tcp(
   return on_ranks(size, [&](int rank) { body(connect_by_tcp(rank, size, store)); });
 }
 
-TEST(MessageEngineOverTcp, SendsScheduledMessagesAndNoOthers) {
+TEST(MessageEngineOverTcp, SendsOnlyScheduledMessages) {
   for (const int size : {2, 3, 5}) {
     expect_no_errors(over_tcp(size, [&](std::shared_ptr<Transport> transport) {
       std::uint64_t sequence = 0;
@@ -176,8 +176,8 @@ TEST(MessageEngineOverTcp, SendsScheduledMessagesAndNoOthers) {
           const TransportStats after = transport->stats();
           for (std::size_t i = 0; i < count; ++i) {
             if (data.get(i) == size * (size + 1) / 2.0) continue;
-            fail(ErrorCode::kInternal, algorithm.name, ": element ", i, " of ", count, " is ",
-                 data.get(i));
+            fail(ErrorCode::kInternal, algorithm.name, ": element ", i, " of ", count,
+                 ": expected ", size * (size + 1) / 2.0, ", got ", data.get(i));
           }
           internal::CallShape shape{.size = size, .rank = transport->rank(), .count = count};
           shape.element_bytes = 8;
@@ -201,7 +201,7 @@ TEST(MessageEngineOverTcp, SendsScheduledMessagesAndNoOthers) {
   }
 }
 
-// Two hellos, two proofs and one verdict.
+// Size of two hellos, two proofs and one verdict.
 constexpr std::uint64_t kHandshakeBytes =
     2 * (internal::kRankHelloBytes + internal::kProofBytes) + 1;
 
@@ -237,7 +237,7 @@ ChaosPlan plan_of(Fault fault, std::uint64_t seed) {
 }
 
 struct PeerGpus {
-  std::vector<double> seconds;  // sorted
+  std::vector<double> seconds;  // time until both ranks received an error, sorted
   int damaged = 0;              // number of errors that report damaged data
 };
 
@@ -264,13 +264,13 @@ PeerGpus break_pairs(Fault fault, std::uint64_t num_seeds) {
   return told;
 }
 
-/// The fault ends calls long before their one-minute deadline: within a second on an idle machine.
+/// A lost connection ends calls within a second on an idle machine; their deadline is one minute.
 TEST(TcpChaos, ConnectionLossAtAnyByteEndsCallsOnBothRanks) {
   struct Case {
     const char* name;
     Fault fault;
     std::uint64_t num_seeds;
-    int num_damaged;  // expected number of rank pairs that report a changed bit
+    int num_damaged;  // expected number of errors that report damaged data
   };
   for (const Case& each : {Case{"reset", Fault::kCut, 12, 0},
                            {"changed bit", Fault::kFlip, 16, 16},
@@ -278,8 +278,9 @@ TEST(TcpChaos, ConnectionLossAtAnyByteEndsCallsOnBothRanks) {
     SCOPED_TRACE(each.name);
     const PeerGpus told = break_pairs(each.fault, each.num_seeds);
     const double median = told.seconds[told.seconds.size() / 2];
-    std::printf("broken | %s | %zu times | both ranks told after %.4f s (median), at most %.3f s\n",
-                each.name, told.seconds.size(), median, told.seconds.back());
+    std::printf(
+        "broken | %s | %zu times | both ranks notified after %.4f s (median), at most %.3f s\n",
+        each.name, told.seconds.size(), median, told.seconds.back());
     EXPECT_LT(median, 15.0);
     EXPECT_EQ(told.damaged, each.num_damaged);
   }
@@ -324,7 +325,8 @@ std::vector<std::string> errors_when_one_pair_breaks(bool is_cut) {
     for (int call = 0;; ++call) {
       std::vector<float> values(2'000, static_cast<float>(rank));
       communicator->all_reduce(ReduceOp::kSum, Elements(std::span(values)));
-      if (std::ranges::count(values, 3.0f) != 2'000) fail(ErrorCode::kInternal, "another sum");
+      if (std::ranges::count(values, 3.0f) != 2'000)
+        fail(ErrorCode::kInternal, "all_reduce: expected the sum 3");
       if (rank != 0 || call != 5) continue;
       ChaosProxy& between_1_and_2 = group.store.proxy(1);  // only rank 2 connects through it
       is_cut ? between_1_and_2.cut_after(100) : between_1_and_2.flip_after(100);

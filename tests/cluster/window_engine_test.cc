@@ -27,7 +27,7 @@
 namespace tutti::window_engine_test {
 using namespace std::chrono_literals;
 
-/// Kind of memory in which a rank allocates its buffers.
+/// Memory in which ranks allocate their buffers; kMixed is shared memory on rank 0 only.
 enum class Memory { kPrivate, kShared, kMixed };
 
 std::vector<std::shared_ptr<Transport>> transports(int size, ConnectOptions options = {}) {
@@ -124,7 +124,9 @@ TEST(WindowEngine, ResultsAreBitIdenticalToOneProcess) {
                                  const auto r = static_cast<std::size_t>(rank);
                                  const auto mine = make_communicator(group[r], {});
                                  const auto got = results_of(*mine, group[r].get(), memory);
-                                 if (got != sums[r]) fail(ErrorCode::kInternal, "other bits");
+                                 if (got != sums[r])
+                                   fail(ErrorCode::kInternal,
+                                        "the results differ from those of one process");
                                }),
                 "")
           << size << " ranks, memory " << static_cast<int>(memory);
@@ -142,7 +144,7 @@ TEST(WindowEngine, SubgroupsHaveSeparateWindows) {
       half->all_reduce(ReduceOp::kSum, Elements(std::span(values)));
       const float sum = rank % 2 == 0 ? 2.0f : 4.0f;
       if (values.front() != sum || values.back() != sum) {
-        fail(ErrorCode::kInternal, "got ", values.back());
+        fail(ErrorCode::kInternal, "expected the sum ", sum, ", got ", values.back());
       }
     }
   });
@@ -265,7 +267,7 @@ TEST(ShmTransport, InsufficientMemoryErrorSuggestsRemedy) {
 }
 
 constexpr std::size_t kPage = 4096, kLarge = std::size_t{2} << 20;
-constexpr std::size_t kBytes = 2 * kLarge + 5 * kPage;  // the last pages are small
+constexpr std::size_t kBytes = 2 * kLarge + 5 * kPage;  // the last five pages are small
 
 /// Returns the number of bytes of the mapping at `address` that the system backs with large pages.
 std::size_t bytes_in_large_pages(const std::byte* address) {
@@ -316,7 +318,8 @@ TEST_F(ShmLargePages, PeersReadZerosBeforeFirstWrite) {
 }
 
 TEST_F(ShmLargePages, AreUsedForEveryMapping) {
-  if (!makes_large_pages()) GTEST_SKIP() << "this system makes no large pages of shared memory";
+  if (!makes_large_pages())
+    GTEST_SKIP() << "this system does not back shared memory with large pages";
   std::fill_n(own, kBytes, std::byte{3});
   EXPECT_EQ(std::count(seen_by_peer, seen_by_peer + kBytes, std::byte{3}), kBytes);
   EXPECT_GE(bytes_in_large_pages(own), 2 * kLarge);

@@ -17,8 +17,8 @@
 namespace tutti::conformance::conformance_test {
 using Parameter = std::tuple<std::string, GroupShape>;
 
-/// Returns the pairs to test: one operation with kThreads, and every operation with kLocal and with
-/// kSpread.
+/// Returns the operations and group shapes to test: one operation with kThreads, and every
+/// operation with kLocal and with kSpread.
 std::vector<Parameter> operations_and_shapes() {
   std::vector<Parameter> all{{"canonical", GroupShape::kThreads}};
   for (const std::string& name : registered_cross_device_ops(DeviceType::kCpu)) {
@@ -53,8 +53,8 @@ using Way = ConnectOptions::Way;
 // Sixteen ranks in one process map 256 segments. ThreadSanitizer leaves 1.5 TiB for all mappings.
 constexpr std::size_t kPlaceBytes = std::size_t{1} << (testing::kIsSanitized ? 30 : 34);
 
-/// Returns a factory for ranks. Ranks are threads here, but each has its own mappings, as processes
-/// do.
+/// Returns a factory for ranks. Ranks are threads here, but each rank has separate mappings, like a
+/// process.
 RankFactory connected_ranks(const std::string& algorithm, Way way, int world, Duration timeout) {
   const auto store = std::make_shared<InProcessStore>();
   return [=](int rank) {

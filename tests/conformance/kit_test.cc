@@ -58,7 +58,7 @@ TEST(ConformancePlan, SampleDependsOnSeedAndCoversEachGroup) {
   EXPECT_EQ(taken, all);
 }
 
-/// Simulates a call that only three of four ranks make. The second of them starts `delay` later
+/// Simulates a call that only three of four ranks make. The second rank starts `delay` later
 /// than the other two; all three calls end at `end`, measured from the first start. Returns the
 /// kit's verdict.
 std::string verdict_on_deadline(Duration delay, const std::string& message,
@@ -108,7 +108,7 @@ TEST(ConformanceValues, SumsMayDeviateByAtMostDeclaredError) {
   for (const double declared : {0.01, static_cast<double>(kInfinity)}) {
     EXPECT_NE(wrong(std::numeric_limits<float>::quiet_NaN(), {declared, 10}), "");
     EXPECT_NE(wrong(kInfinity, {declared, 10}), "");
-    // A non-finite value may spoil its neighbours, but must not itself disappear.
+    // A non-finite value may make other sums non-finite, but its sum must not be finite.
     EXPECT_EQ(wrong(kInfinity, {declared, kInfinity}), "");
     EXPECT_NE(wrong(2.0f, {declared, kInfinity}, kInfinity), "");
     EXPECT_EQ(wrong(-kInfinity, {declared, kInfinity}, kInfinity), "");

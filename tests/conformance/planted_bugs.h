@@ -1,4 +1,4 @@
-// Canonical operation into which one bug is planted.
+// CrossDeviceOps that wraps the canonical operation and adds one of many bugs.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -236,7 +236,8 @@ class BuggyOps final : public CrossDeviceOps {
     return x;
   }
 
-  /// Simulates memory-reuse bugs: copies the result into shared memory, waits, and reads it back.
+  /// Simulates memory-reuse bugs: copies the result into a buffer that calls share, and waits
+  /// before reading it back.
   Bytes kept(Bytes result) {
     static Bytes shared(std::size_t{1} << 24);
     const bool is_shared = bug_ == "SharesScratch"_bug;

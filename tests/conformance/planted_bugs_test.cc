@@ -30,7 +30,7 @@ struct Graveyard {
   std::vector<std::unique_ptr<internal::CollectiveEngine>> engines TUTTI_GUARDED_BY(mutex);
 };
 
-/// Engine that wraps another one and adds a bug.
+/// Engine that wraps a correct engine and adds a bug.
 class BuggyEngine final : public internal::CollectiveEngine {
  public:
   BuggyEngine(std::unique_ptr<internal::CollectiveEngine> engine, std::string_view name,
@@ -90,8 +90,8 @@ class BuggyEngine final : public internal::CollectiveEngine {
     return engine_->subgroup(ranks, number);
   }
   void answer_state_queries(const std::function<std::string()>& own_state) override {
-    // With this bug, the engine outlives its communicator, so it must not call own_state, which
-    // uses the communicator.
+    // With bug IgnoresLostPeer, the engine outlives its communicator, so it must not call
+    // own_state, which uses the communicator.
     if (bug_ != "IgnoresLostPeer"_bug) engine_->answer_state_queries(own_state);
   }
   std::vector<std::string> states_of_ranks(TimePoint deadline) override {

@@ -36,7 +36,7 @@ TEST(PluginExamples, ConformWithinDeclaredError) {
   }
 }
 
-TEST(PluginExamples, ReceiveOptionsAndRefuseUnknownOnes) {
+TEST(PluginExamples, ReceiveOptionsAndRefuseUnknownOptions) {
   const std::string top_k = plugin("top_k"), int8 = plugin("int8_feedback");
   EXPECT_EQ(two_replicas(make_cross_device_ops(top_k))->max_relative_error(), INFINITY);
   EXPECT_EQ(two_replicas(make_cross_device_ops(int8))->max_relative_error(), 0.5 / 127);
@@ -51,15 +51,15 @@ TEST(PluginExamples, ReceiveOptionsAndRefuseUnknownOnes) {
   EXPECT_EQ(b, a);
 
   EXPECT_INVALID(two_replicas({.name = top_k, .plugin_options = "k=2"}), "top_k",
-                 "option k: expected a number above 0", "\"k\":2");
+                 "option k: expected a number > 0 and <= 1", "\"k\":2");
   EXPECT_INVALID(make_cross_device_ops(top_k, {}, "kk=0.1"), "top_k has no option 'kk'",
                  "expected k", "did you mean 'k'");
   EXPECT_INVALID(make_cross_device_ops(int8, {}, "k=0.1"),
                  "int8_feedback has no option 'k'; it takes none");
 }
 
-/// Sums equal values many times; returns the largest difference between the mean of the results and
-/// the exact sum.
+/// Sums the same values many times; returns the largest difference between the mean of the results
+/// and the exact sum.
 double error_of_mean(const CrossDeviceOpsSpec& spec, std::uint64_t id) {
   const std::vector<float> a = {1.0f, 0.3f, 0.007f, -0.2f}, b = {-0.5f, 0.011f, 0.4f, 0.1f};
   const auto ops = two_replicas(spec);

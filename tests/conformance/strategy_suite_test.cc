@@ -112,7 +112,7 @@ class PlantedContext final : public ReplicaContext {
   }
 
  private:
-  /// Makes the wrapped context current, because a context refuses calls while another one is
+  /// Makes the wrapped context current, because a context refuses calls while another context is
   /// current on the thread.
   internal::StrategyModeScope right_mode() const {
     return internal::StrategyModeScope({&right_.strategy(), &right_});
@@ -201,7 +201,7 @@ class PlantedStrategy final : public Strategy {
  private:
   static LocalStrategyOptions options_with(std::uint64_t bug) {
     LocalStrategyOptions options{.devices = "cpu:0-2", .timeout = std::chrono::seconds(20)};
-    // With this bug, concurrent replicas would write to the same memory, so they run one by one.
+    // Local variables are shared by all replicas, so replicas must not run concurrently.
     if (bug == "ScopeOfLocalVariables"_bug) {
       options.execution = ReplicaExecution::kSequential;
     }

@@ -123,7 +123,7 @@ TYPED_TEST_P(TransportSuite, MessagesWithSameTagStayOrderedAndTagsAreIndependent
       for (const auto& work : works) work->wait(late());
       return;
     }
-    for (const int tag : {2, 0, 1}) {  // receives all messages of one tag, then those of the next
+    for (const int tag : {2, 0, 1}) {  // receives the messages tag by tag
       for (int i = 0; i < kMessages; ++i) {
         int got = -1;
         mine.recv(0, static_cast<unsigned>(tag), {}, bytes_of(got))->wait(late());

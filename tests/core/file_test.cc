@@ -69,7 +69,7 @@ TEST_F(FileTest, ListsFolderEntries) {
 
 TEST_F(FileTest, FailedWriteKeepsOldFile) {
   write_file_atomically(path("a"), "old");
-  // With a file size limit of 1000 bytes, the write fails halfway. The library blocks SIGXFSZ.
+  // With a file size limit of 1000 bytes, the write fails partway. The library blocks SIGXFSZ.
   rlimit before;
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
   rlimit small = before;
@@ -214,7 +214,7 @@ std::uint32_t crc32c_bit_by_bit(std::span<const std::byte> bytes, std::uint32_t 
 }
 
 TEST(Crc32c, MatchesPublishedValues) {
-  // Test vectors from RFC 3720, B.4, and the standard check value of CRC-32C.
+  // Test vectors from RFC 3720, appendix B.4, and the standard check value of CRC-32C.
   const std::vector<std::byte> zeros(32, std::byte{0}), ones(32, std::byte{0xff});
   EXPECT_EQ(internal::crc32c_of(zeros), 0x8A9136AAu);
   EXPECT_EQ(internal::crc32c_of(ones), 0x62A8AB43u);
@@ -275,7 +275,7 @@ TEST(JsonParse, ReadsEveryKindOfValue) {
   EXPECT_EQ(json.at("s").as_string(), "a\xC3\xA9\n\xF0\x9F\x98\x80");
   EXPECT_EQ(json.at("a").as_array().size(), 2u);
   EXPECT_TRUE(json.at("o").as_object().empty());
-  EXPECT_EQ(json.as_object().front().first, "z");  // order is kept
+  EXPECT_EQ(json.as_object().front().first, "z");  // members keep their order
   EXPECT_EQ(json.as_object().back().first, "o");
 }
 
@@ -340,7 +340,7 @@ TEST(JsonParse, IntegersBeyondInt64BecomeDoubles) {
 
 TEST(JsonValue, ErrorNamesExpectedAndActualKind) {
   EXPECT_EQ(error_of([] { (void)Json("text").as_int(); }),
-            "Json: wrong kind of value; expected a whole number, got a text");
+            "Json: wrong kind of value; expected a whole number, got a string");
   EXPECT_THROW(Json(1.5).as_int(), Error);
   EXPECT_THROW(Json(1).as_bool(), Error);
   EXPECT_THROW(Json(1).find("a"), Error);
@@ -367,7 +367,7 @@ TEST(JsonDump, EscapesForbiddenCharacters) {
   EXPECT_EQ(Json("\xC3\xA9").dump(), "\"\xC3\xA9\"");
   EXPECT_EQ(Json("a\xFF\xC3").dump(), "\"a\xEF\xBF\xBD\xEF\xBF\xBD\"");
   EXPECT_EQ(Json("\xED\xA0\x80").dump(),
-            "\"\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\"");  // a UTF-16 surrogate, which is invalid
+            "\"\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\"");  // a UTF-16 surrogate, invalid in UTF-8
   EXPECT_EQ(Json(std::nan("")).dump(), "null");
   EXPECT_EQ(Json(-std::numeric_limits<double>::infinity()).dump(), "null");
 }

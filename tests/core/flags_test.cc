@@ -33,11 +33,11 @@ int parse_flags(Flags& flags, std::vector<std::string> words, FlagsOfTest& resul
 FlagsOfTest parse_words(std::vector<std::string> words) {
   FlagsOfTest result;
   Flags flags("Trains something.");
-  flags.add("--name", result.name, "what to call it");
+  flags.add("--name", result.name, "name of the run");
   flags.add("--steps", result.steps, "steps to run");
   flags.add("--rate", result.rate, "learning rate");
-  flags.add("--resume", result.resume, "go on from the checkpoint");
-  flags.add_choice("--mode", result.mode, {"sync", "async"}, "how updates meet");
+  flags.add("--resume", result.resume, "resume from the checkpoint");
+  flags.add_choice("--mode", result.mode, {"sync", "async"}, "how updates are synchronized");
   result.exit_code = parse_flags(flags, std::move(words), result);
   return result;
 }
@@ -72,9 +72,9 @@ TEST(Flags, LastOfDuplicateFlagsApplies) {
 
 TEST(Flags, InvalidUsagePrintsOneLineAndExitsWith2) {
   const std::pair<std::vector<std::string>, std::string> cases[] = {
-      {{"--steps", "3x"}, "prog: --steps: expected a whole number of 64 bits, got '3x'"},
+      {{"--steps", "3x"}, "prog: --steps: expected a 64-bit integer, got '3x'"},
       {{"--steps", "99999999999999999999"},
-       "prog: --steps: expected a whole number of 64 bits, got '99999999999999999999'"},
+       "prog: --steps: expected a 64-bit integer, got '99999999999999999999'"},
       {{"--rate", "fast"}, "prog: --rate: expected a number, got 'fast'"},
       {{"--mode", "maybe"}, "prog: --mode: expected one of sync, async, got 'maybe'"},
       {{"--stepz", "3"},
@@ -101,7 +101,7 @@ TEST(Flags, InvalidUsagePrintsOneLineAndExitsWith2) {
 TEST(Flags, RemovedFlagIsUnknown) {
   FlagsOfTest result;
   Flags flags("Trains something.");
-  flags.add("--name", result.name, "what to call it");
+  flags.add("--name", result.name, "name of the run");
   flags.add("--steps", result.steps, "steps to run");
   flags.remove({"--steps"});
   EXPECT_EQ(parse_flags(flags, {"--steps", "3"}, result), 2);
@@ -115,7 +115,7 @@ TEST(Flags, ListFlagAppendsOneValuePerUse) {
   std::vector<std::string> values;
   Flags flags("Trains something.");
   flags.add("--env", values, "a variable");
-  flags.add("--name", result.name, "what to call it");
+  flags.add("--name", result.name, "name of the run");
   EXPECT_EQ(parse_flags(flags, {"--env", "A=1 2", "--name", "x", "--env", "B=,"}, result), -1);
   EXPECT_EQ(values, (std::vector<std::string>{"A=1 2", "B=,"}));
   Flags help("Trains something.");
@@ -171,7 +171,8 @@ FlagsOfTest parse_nested(std::vector<std::string> words) {
       "bench", "measures",
       [&](Flags& bench) {
         bench.add_command(
-            "sum", "sums", [&](Flags& sum) { sum.add("-n,--steps", result.steps, "how often"); },
+            "sum", "sums",
+            [&](Flags& sum) { sum.add("-n,--steps", result.steps, "number of steps"); },
             [&] { return 30 + static_cast<int>(result.steps); });
         bench.add_command(
             "copy", "copies", [](Flags&) {}, [] { return 21; });

@@ -201,7 +201,7 @@ TEST(SplitText, SplitsAtEachSeparator) {
   EXPECT_THAT(split_text("/bin:/usr/bin", ':'), ElementsAre("/bin", "/usr/bin"));
 }
 
-TEST(OneLine, ReplacesLineBreaksWithOneQuestionMark) {
+TEST(OneLine, ReplacesEachControlCharacterWithQuestionMark) {
   for (const char* const text :
        {"", "worker:2222", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x8e\xb5"}) {
     EXPECT_EQ(one_line(text), text);
@@ -251,7 +251,7 @@ TEST(NetworkAddress, SplitsAtColonBeforePort) {
   EXPECT_EQ(parts_of("[fe80::1%eth0]:1"), "fe80::1%eth0 1 in brackets");
   EXPECT_EQ(parts_of(":80"), " 80");
   EXPECT_EQ(parts_of("host:"), "host ");
-  EXPECT_EQ(parts_of("::1:80"), " :1:80");  // ambiguous, because no port is ":1:80"
+  EXPECT_EQ(parts_of("::1:80"), " :1:80");  // invalid, because ":1:80" is not a port
   for (const char* text : {"", "host", "[::1]", "[::1:80", "[::1]80", "[", "[]"}) {
     EXPECT_EQ(parts_of(text), "none") << text;
   }
@@ -357,7 +357,7 @@ class TraceTest : public Test {
     }
     return found;
   }
-  // Each test uses a name of its own, because tests run concurrently.
+  // The path differs between tests, because tests run concurrently.
   const std::string path_ =
       TempDir() + "trace_" + UnitTest::GetInstance()->current_test_info()->name();
 };
@@ -428,7 +428,7 @@ TEST_F(TraceTest, EachTaskHasItsOwnFileAndProcessNumber) {
     EXPECT_EQ(event.at("pid").as_int(), 3);
   }
   EXPECT_EQ(named(trace, "process_name")[0].at("args").at("name").as_string(), "worker-3");
-  internal::set_trace_task("worker-2", 2);  // a second task shares the first one's file
+  internal::set_trace_task("worker-2", 2);  // a process with two tasks has no task name
   start_trace(path_);
   { const TraceSpan span("step", "test"); }
   EXPECT_EQ(named(stopped(), "step").size(), 1U);

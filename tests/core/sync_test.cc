@@ -251,7 +251,7 @@ TEST(SpinningTest, FailedSpinSuppressesFollowingSpins) {
   predictor.record(true);
   for (int i = 0; i < 7; ++i) EXPECT_FALSE(predictor.should_spin()) << i;
   EXPECT_TRUE(predictor.should_spin());
-  predictor.record(true);  // after a second failure, three times as many spins are suppressed
+  predictor.record(true);  // after a second failure, 23 spins are suppressed
   for (int i = 0; i < 23; ++i) EXPECT_FALSE(predictor.should_spin()) << i;
   EXPECT_TRUE(predictor.should_spin());
   predictor.record(false);
@@ -297,7 +297,7 @@ TEST(ExecutorDeathTest, UncaughtExceptionEndsProcessAndNamesThread) {
       "thread 'bad-thread': an exception escaped from its function: oops");
 }
 
-/// Prevents thread creation during its lifetime by leaving no address space for stacks.
+/// Prevents thread creation during its lifetime: the default stack size exceeds the address space.
 class NoRoomForThreads {
  public:
   NoRoomForThreads() {

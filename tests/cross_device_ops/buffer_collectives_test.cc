@@ -1,5 +1,5 @@
-// Tests collectives on plain buffers and on tensors, the transport and store between threads of one
-// process, and tensor packing.
+// Tests collectives on plain buffers and on tensors, the in-process transport and store, and tensor
+// packing.
 // SPDX-License-Identifier: Apache-2.0
 
 #include <atomic>
@@ -27,7 +27,7 @@ std::vector<ReplicaBuffer> buffers_of(std::vector<Floats>& values) {
   return buffers;
 }
 
-/// Records its arguments; supports only SUM of float32.
+/// CrossDeviceOps that records its calls and supports only SUM of float32.
 class Recorder final : public CrossDeviceOps {
  public:
   std::string_view name() const override { return "recorder"; }
@@ -169,7 +169,7 @@ TEST(TensorCommunication, CollectivesAcceptTensorsAndIndexedSlices) {
   expect_on_communicators(3, [&](Communicator& mine) {
     const int rank = mine.rank();
     const auto expect = [](bool holds, const char* what) {
-      if (!holds) throw Error(ErrorCode::kInternal, what);
+      if (!holds) throw Error(ErrorCode::kInternal, concat(what, ": unexpected result"));
     };
     const float r = static_cast<float>(rank);
     const Tensor sum = all_reduce(mine, ReduceOp::kSum, Tensor::full({2, 2}, r));
@@ -184,8 +184,9 @@ TEST(TensorCommunication, CollectivesAcceptTensorsAndIndexedSlices) {
     const IndexedSlices mean = all_reduce(mine, ReduceOp::kMean, slices);
     expect(mean.values.to_doubles() ==
                std::vector<double>{0, 0, 1.0f / 3.0f, 1.0f / 3.0f, 2.0f / 3.0f, 2.0f / 3.0f},
-           "slices");
-    expect(mean.indices.to_doubles() == std::vector<double>{4, 4, 4}, "indices");
+           "all_reduce of slices");
+    expect(mean.indices.to_doubles() == std::vector<double>{4, 4, 4},
+           "indices of all_reduce of slices");
   });
 }
 

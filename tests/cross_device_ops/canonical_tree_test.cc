@@ -50,7 +50,7 @@ TEST(CanonicalTree, AddsNeighborsForAnyBlockSize) {
 }
 
 TEST(CanonicalTree, ResultDiffersFromSequentialSum) {
-  // Shows that the test above can fail: a sum from left to right has different bits.
+  // Shows that comparing bits detects a different order: a sum from left to right has other bits.
   const auto inputs = random_inputs<float>(8, 100);
   const auto sums = tree_sums(inputs);
   int different = 0;
@@ -146,9 +146,9 @@ TEST(CanonicalNodes, AreLargestCompleteSubtrees) {
 }
 
 // Each process reduces one of three consecutive ranges of replicas; the result is bit-identical to
-// that of one process.
+// the result of one process.
 TEST(CanonicalNodes, CombiningGivesSameBitsAsFullTree) {
-  constexpr std::size_t kCount = 9001;  // several blocks and a partial one
+  constexpr std::size_t kCount = 9001;  // several blocks and a partial block
   for (int replicas = 1; replicas <= 9; ++replicas) {
     const auto values = random_inputs<float>(static_cast<std::size_t>(replicas), kCount);
     std::vector<const std::byte*> inputs;
@@ -240,7 +240,7 @@ TEST(Combine, PreservesOperandOrderOfZerosAndPropagatesNaN) {
             reinterpret_cast<const std::byte*>(&b), reinterpret_cast<std::byte*>(&out), 1);
     return out;
   };
-  // for equal operands, the left one is returned
+  // If both operands are equal, the left operand is returned.
   EXPECT_FALSE(std::signbit(result(ReduceOp::kMin, zero, minus)));
   EXPECT_TRUE(std::signbit(result(ReduceOp::kMax, minus, zero)));
   for (const ReduceOp op : kEveryOp) {

@@ -50,7 +50,7 @@ inline PerReplica<Gradient> scalars(const std::vector<double>& values) {
   return PerReplica<Gradient>(std::move(result));
 }
 
-/// Returns rows of float32; `values` is row-major.
+/// Returns slices with rows of float32; `values` is row-major.
 inline IndexedSlices rows_of(const std::vector<float>& values,
                              const std::vector<std::int64_t>& indices, const Shape& dense_shape,
                              Device device = {}) {

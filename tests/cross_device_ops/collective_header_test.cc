@@ -117,7 +117,7 @@ TEST(CollectiveHeader, RefusalDescribesReason) {
             "root from 0 to 2, got 7");
   EXPECT_EQ(got.difference(sample()), Mismatch::kArguments);
   EXPECT_NE(got.fingerprint(), sample().fingerprint());
-  EXPECT_EQ(got.difference(refused), std::nullopt);  // no difference
+  EXPECT_EQ(got.difference(refused), std::nullopt);
   EXPECT_EQ(got.fingerprint(), refused.fingerprint());
   CollectiveHeader later = refused;
   ++later.sequence;

@@ -468,11 +468,11 @@ TEST(CommunicatorMismatch, CallRefusedByCallerFailsOnAllRanks) {
                                  HasSubstr("which it refuses: no numbers left; xxx"))));
 }
 
-/// A call that some ranks make while the other ranks make a different one; 4 floats per rank.
+/// Call that some ranks make while the other ranks make a different call; 4 floats per rank.
 struct Plain {
   const char* name;
   void (*call)(Communicator& own, Floats a, Floats b);
-  bool is_of_last = false;  // the last rank is the root; with two ranks, this is the same as root 1
+  bool is_of_last = false;  // true if the root is the last rank, which is rank 1 of two ranks
 };
 const Plain kPlain[] = {
     {"all_reduce", [](Communicator& c, Floats a,
@@ -492,9 +492,9 @@ const Plain kPlain[] = {
     {"barrier", [](Communicator& c, Floats, Floats) { c.barrier(); }},
 };
 
-/// Expects an error on each rank when some ranks call `one` and the rest call `other`. Both calls
-/// have messages of the same lengths, so only the headers reveal the mismatch. `who` has a bit for
-/// each rank that calls `one`.
+/// Expects an error on each rank when some ranks call `one` and the other ranks call `other`. The
+/// messages of both calls may have equal lengths, so that only the headers reveal the mismatch.
+/// `who` has a bit for each rank that calls `one`.
 void expect_no_result(const char* algorithm, int size, unsigned who, const Plain& one,
                       const Plain& other) {
   const auto errors =
@@ -504,8 +504,8 @@ void expect_no_result(const char* algorithm, int size, unsigned who, const Plain
         (makes_one ? one : other).call(mine, std::span(a), std::span(b));
       });
   EXPECT_THAT(errors, Each(HasSubstr("collective mismatch (")))
-      << algorithm << ", " << size << " ranks: " << one.name << " on the ranks of " << who << ", "
-      << other.name << " on the others";
+      << algorithm << ", " << size << " ranks: " << one.name << " on the ranks of bit mask " << who
+      << ", " << other.name << " on the other ranks";
 }
 
 class MixedCalls : public ::testing::TestWithParam<const char*> {};

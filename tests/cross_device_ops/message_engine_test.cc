@@ -41,7 +41,8 @@ TEST(MessageEngine, LargeBuffersAreSentInSegments) {
           for (std::size_t r = 0; r < static_cast<std::size_t>(size); ++r) {
             expected += static_cast<double>((i + r) % 7);
           }
-          if (data.get(i) != expected) fail(ErrorCode::kInternal, "element ", i);
+          if (data.get(i) == expected) continue;
+          fail(ErrorCode::kInternal, "element ", i, ": expected ", expected, ", got ", data.get(i));
         }
       });
     }
@@ -60,7 +61,8 @@ TEST(MessageEngine, AllGatherWorksInPlaceWithMoreRanksThanPostedReceives) {
       call.counts.assign(16, 10);
       call.run(engine, 0, late());
       for (std::size_t i = 0; i < 160; ++i) {
-        if (all.get(i) != static_cast<double>(i)) fail(ErrorCode::kInternal, "element ", i);
+        if (all.get(i) == static_cast<double>(i)) continue;
+        fail(ErrorCode::kInternal, "element ", i, ": expected ", i, ", got ", all.get(i));
       }
     });
   }
@@ -105,7 +107,7 @@ void expect_tree_bits(std::string_view name, int size, ReduceOp op, DType dtype,
     if (!engine.supports(Collective::kAllReduce, op, dtype)) return;
     TypedBytes& data = values[static_cast<std::size_t>(engine.rank())];
     all_reduce_call(data, op).run(engine, 0);
-    if (!data.same_bytes(expected)) fail(ErrorCode::kInternal, "other bits");
+    if (!data.same_bytes(expected)) fail(ErrorCode::kInternal, "the bits differ from the tree's");
   });
 }
 
@@ -144,7 +146,7 @@ TEST(MessageEngine, RingMatchesLocalRingBitwise) {
     TypedBytes data(DType::kFloat32, kCount);
     fill_wildly(data, engine.rank());
     all_reduce_call(data).run(engine, 0);
-    if (!data.same_bytes(local[0])) fail(ErrorCode::kInternal, "other bits");
+    if (!data.same_bytes(local[0])) fail(ErrorCode::kInternal, "the bits differ from local[0]");
   });
 }
 
@@ -171,8 +173,10 @@ TEST(MessageEngine, SendsScheduledMessagesPlusOneHeader) {
           if (after.messages_sent - before.messages_sent != expected.messages + alone ||
               after.bytes_sent - before.bytes_sent != expected.elements * 4 + header) {
             fail(ErrorCode::kInternal, algorithm.name, ", rank ", rank, " of ", size, ", ", count,
-                 " elements: ", after.messages_sent - before.messages_sent, " messages and ",
-                 after.bytes_sent - before.bytes_sent, " bytes");
+                 " elements: expected ", expected.messages + alone, " messages and ",
+                 expected.elements * 4 + header, " bytes, sent ",
+                 after.messages_sent - before.messages_sent, " and ",
+                 after.bytes_sent - before.bytes_sent);
           }
         }
       }));
@@ -184,7 +188,7 @@ TEST(MessageEngine, GroupsRunConcurrentlyOnSeveralThreads) {
   constexpr int kSize = 6;
   for (const std::string& name : message_algorithms()) {
     const Transports transports = in_process_transports(kSize);
-    // Each rank has two threads: one for its group of even or odd ranks, one for its pair.
+    // Each rank has two threads: one for its group of even or odd ranks, one for its pair of ranks.
     std::vector<std::unique_ptr<CollectiveEngine>> engines;
     for (const auto& transport : transports) engines.push_back(message_engine(transport, name));
     expect_no_errors(on_ranks(2 * kSize, [&](int thread) {
@@ -195,7 +199,7 @@ TEST(MessageEngine, GroupsRunConcurrentlyOnSeveralThreads) {
                                            : std::vector{rank / 2 * 2, rank / 2 * 2 + 1};
       const auto engine = whole.subgroup(members, static_cast<std::uint32_t>(1 + thread % 2));
       if (members[static_cast<std::size_t>(engine->rank())] != rank) {
-        fail(ErrorCode::kInternal, "another rank");
+        fail(ErrorCode::kInternal, "subgroup: engine->rank() is not the position of rank ", rank);
       }
       for (std::uint64_t call = 0; call < 50; ++call) {
         TypedBytes data(DType::kInt64, 100);
@@ -203,7 +207,8 @@ TEST(MessageEngine, GroupsRunConcurrentlyOnSeveralThreads) {
         all_reduce_call(data).run(*engine, call);
         double expected = 0;
         for (const int member : members) expected += member + static_cast<double>(call);
-        if (data.get(99) != expected) fail(ErrorCode::kInternal, "got ", data.get(99));
+        if (data.get(99) == expected) continue;
+        fail(ErrorCode::kInternal, "sum: expected ", expected, ", got ", data.get(99));
       }
     }));
   }
@@ -300,7 +305,7 @@ TEST(MessageEngine, EveryCollectiveDetectsDifferentOperationOrName) {
     const auto collective = static_cast<Collective>(number);
     if (collective == Collective::kAllGather || collective == Collective::kReduceScatter ||
         collective == Collective::kAllToAll) {
-      continue;  // these need counts; the next test covers them
+      continue;  // needs counts; DifferentChunkLengthsFailOnAllRanks covers this collective
     }
     for (const Mismatch kind : {Mismatch::kOperation, Mismatch::kName}) {
       for (int wrong = 0; wrong < kSize; ++wrong) {
@@ -443,7 +448,7 @@ TEST(MessageEngine, ReturnsStateOfEachRank) {
     const std::vector<std::string> expected{"", "has waited 1 s", "has waited 2 s",
                                             "does not answer"};
     for (const auto& states : answers) {
-      if (states != expected) fail(ErrorCode::kInternal, join(states, "; "));
+      if (states != expected) fail(ErrorCode::kInternal, "unexpected states: ", join(states, "; "));
     }
   }));
 }

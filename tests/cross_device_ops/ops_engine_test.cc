@@ -29,7 +29,7 @@ Floats iota(std::size_t count, int first) {
   return values;
 }
 
-/// Runs body(communicator) on a thread per rank; the threads share only a key-value store.
+/// Runs body(communicator) on a thread per rank; the ranks share a key-value store and a transport.
 void run_ranks(int size, const CommunicatorOptions& options,
                const std::function<void(Communicator&)>& body) {
   const auto store = std::make_shared<InProcessStore>();
@@ -63,7 +63,7 @@ void expect_all_collectives(Communicator& ranks) {
   ranks.all_reduce(ReduceOp::kSum, list);
   EXPECT_EQ(small[0], static_cast<float>(size));
   EXPECT_EQ(large, Floats(1000, static_cast<float>(2 * size)));
-  // The plugin supports neither this dtype nor this operation.
+  // The operation under test supports neither float64 nor MAX.
   std::vector<double> doubles(3, me);
   ranks.all_reduce(ReduceOp::kMax, std::span(doubles));
   EXPECT_EQ(doubles, std::vector<double>(3, size - 1));
@@ -134,8 +134,8 @@ TEST(OpsEngine, AbortOnOneRankEndsOperationOnAllRanks) {
   run_ranks(3, {.algorithm = plugin("store")}, [](Communicator& ranks) {
     Floats values(5, 1);
     ranks.all_reduce(ReduceOp::kSum, std::span(values));
-    // Rank 0 aborts after all ranks have their first sum; the others may already be in the second
-    // call.
+    // Rank 0 aborts after all ranks have their first sum; the other ranks may already be in the
+    // second call.
     expect_error(ErrorCode::kAborted, {"the disk is full"}, [&] {
       ranks.barrier();
       if (ranks.rank() == 0) ranks.abort(Error(ErrorCode::kInternal, "the disk is full"));

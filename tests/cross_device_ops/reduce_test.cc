@@ -251,7 +251,7 @@ TEST(CrossDeviceOps, BroadcastCopiesToEachDestination) {
 using internal::kAheadBytes;
 using internal::reduce_to_all;
 
-/// Values of several ranks, between two guard elements that must not change.
+/// Returns each rank's values between two guard elements that must not change.
 template <class T>
 std::vector<std::vector<T>> values_of_ranks(std::size_t ranks, std::size_t count) {
   std::vector<std::vector<T>> values(ranks);

@@ -20,7 +20,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// Sums replicas pairwise in a tree, then copies the result back. Supports only float32 on the CPU.
+/// Operation that sums replicas pairwise in a tree. Supports only SUM of float32 on the CPU.
 class TreeSum final : public CrossDeviceOps {
  public:
   TreeSum(std::string name, int& calls) : name_(std::move(name)), calls_(calls) {}
@@ -365,7 +365,7 @@ TEST(Plugin, DifferentReplicaCountIsRefused) {
 
 TEST(Plugin, AcceptsOlderAndNewerTablesAccordingToStructSize) {
   const std::string older = load_cross_device_ops_plugin(path_of("older"));
-  // the value for a table without this member
+  // A table without the member `determinism` means kNone.
   EXPECT_EQ(make_op(older, 2)->determinism(), Determinism::kNone);
   EXPECT_EQ(sums_of(older, 2), (std::vector<float>{3, 3}));
   const std::string newer = load_cross_device_ops_plugin(path_of("newer"));

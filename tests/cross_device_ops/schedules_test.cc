@@ -113,7 +113,7 @@ class SymbolicRun {
       }
     }
     for (std::size_t r = 0; r < size(); ++r) {
-      ASSERT_EQ(ranks[r].next, schedules_[r].steps.size()) << "rank " << r << " waits for ever";
+      ASSERT_EQ(ranks[r].next, schedules_[r].steps.size()) << "rank " << r << " waits indefinitely";
       ranks[r].verified.set(r);  // every rank verifies before it returns
     }
     for (const auto& lane : lanes_) ASSERT_TRUE(lane.empty()) << "a message was not received";
@@ -207,8 +207,8 @@ class SymbolicRun {
 };
 
 constexpr int kWorlds[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 33};
-// Counts of 4-byte elements. The larger ones need several segments of 64 bytes; the smaller ones
-// leave some ranks' chunks empty.
+// Counts of 4-byte elements. The larger counts need several segments of 64 bytes; the smaller
+// counts leave some ranks' chunks empty.
 constexpr std::size_t kCounts[] = {0, 1, 5, 16, 37, 200};
 
 CallShape shape_of(Collective collective, int size, std::size_t count) {
@@ -424,7 +424,7 @@ TEST(Schedules, BarrierVerifiesEveryRank) {
 }
 
 // Numbers of messages and elements that one rank sends in an all_reduce. formula() follows the
-// comments at the beginning of the algorithms' sources, and holds for counts that divide evenly.
+// comments at the beginning of the algorithms' sources, and requires counts that divide evenly.
 struct Cost {
   std::size_t messages;
   std::size_t elements;
@@ -548,7 +548,7 @@ TEST(RingAllReduce, SumsWhenCountIsNotDivisibleByReplicaCount) {
   }
 }
 
-TEST(ScheduledOps, CanonicalOperationsMatchTreeForAnyReplicaCount) {
+TEST(ScheduledOps, HierarchicalCopyMatchesTreeForAnyReplicaCount) {
   for (int replicas = 2; replicas <= 20; ++replicas) {
     for (const std::size_t count : {50, 3001}) {
       const std::vector<Tensor> values = values_for_ring(replicas, count);

@@ -74,7 +74,8 @@ TEST_F(CudaContext, StreamsRunConcurrentlyUntilOrderedByEvent) {
   float* const data = static_cast<float*>(context->allocate(sizeof(float)));
   const DeviceTensor one{data, {1}, DType::kFloat32};
   context->fill(one, 1.0);
-  // not ordered with the compute stream, so it runs only when the copy stream is synchronized
+  // The copy stream is not ordered with the compute stream, so the clear runs only when the copy
+  // stream is synchronized.
   context->clear(data, sizeof(float), StreamId::kCopy);
   EXPECT_EQ(read(*context, data, 1)[0], 1.0F);
   context->synchronize(StreamId::kCopy);
@@ -118,7 +119,7 @@ TEST_F(CudaContext, AcceptsForeignStreamsAndMemory) {
   ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
   {
     const auto kept = backend_.keep_selection();
-    context->synchronize(StreamId::kCompute);  // selects its own device although another is current
+    context->synchronize(StreamId::kCompute);  // selects GPU 1 although GPU 0 is current
   }
   int selected = -1;
   ASSERT_EQ(cudaGetDevice(&selected), cudaSuccess);
@@ -199,7 +200,7 @@ TEST_F(CudaContext, ErrorsNameGpuAndReportLostDevice) {
   EXPECT_ERROR(context->synchronize(StreamId::kCompute), kInternal, "GPU 1 (Simulated GPU)",
                "cudaErrorIllegalAddress", "restart");
   EXPECT_ERROR(context->allocate(16), kInternal, "GPU 1", "restart");
-  EXPECT_NE(backend_.open(0)->allocate(16), nullptr);  // the other GPU still works
+  EXPECT_NE(backend_.open(0)->allocate(16), nullptr);  // GPU 0 still works
 }
 
 TEST_F(CudaContext, UnknownKernelErrorNamesOperationAndType) {
@@ -305,7 +306,8 @@ TEST(CudaModule, OffModeSkipsSearch) {
   EXPECT_EQ(loaded.reason, "TUTTI_CUDA=off hides the GPUs; unset it");
 }
 
-/// Runs in a separate process, because GPUs are looked up only once per process.
+/// Uses the simulated GPUs and exits; runs in a separate process, because GPUs are enumerated only
+/// once per process.
 [[noreturn]] void use_simulated_gpus() {
   setenv("TUTTI_CUDA_MODULE", TUTTI_SIMULATED_MODULE, 1);
   setenv("TUTTI_VIRTUAL_GPUS", "2:64", 1);

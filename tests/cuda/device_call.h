@@ -95,7 +95,8 @@ inline std::vector<Tensor> run_on_device(const OpCall& call, DeviceRunOptions op
   }
   const cuda::Kernel kernel = device_kernels().find(call.op, call.inputs[0].dtype());
   if (kernel == nullptr) {
-    fail(ErrorCode::kUnimplemented, to_string(call.op), ": no kernel for ", call.inputs[0].dtype());
+    fail(ErrorCode::kUnimplemented, to_string(call.op), ": no CUDA kernel for ",
+         call.inputs[0].dtype());
   }
   kernel({inputs, outputs, call.attributes, nullptr, arena.stream(),
           options.libraries != nullptr ? *options.libraries : own_libraries,

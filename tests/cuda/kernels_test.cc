@@ -19,7 +19,8 @@
 namespace tutti::testing::cuda_kernels_test {
 
 TEST(CudaElementwise, LimitedGridComputesAllElements) {
-  const std::int64_t size = 65'535 * 256 + 1000;  // unaligned, so each thread computes one element
+  // 1000 more elements than the largest grid has threads. Unaligned elements are not vectorized.
+  const std::int64_t size = 65'535 * 256 + 1000;
   const Tensor x = Tensor::full({size}, 13, DType::kUInt8);
   const OpCall call = device_test_call(OpId::kSquare, {x}, {{x.shape(), DType::kUInt8}});
   expect_same_bits(run_on_device(call, {1})[0], Tensor::full({size}, 169, DType::kUInt8));
@@ -346,18 +347,18 @@ struct Trained {
   std::size_t count;
 };
 
-/// Trains 60 variables both on the device and on the host, and compares them. With `with_norms`,
-/// the rule's rate depends on the norms of the weights and of the update direction.
+/// Trains 60 variables both on the device and on the host, and compares the results. With
+/// `with_norms`, the rule's learning rate depends on the norms of the weights and of the update
+/// direction.
 void expect_same_training(const UpdateRule& rule, DType dtype, bool with_norms = false) {
   SCOPED_TRACE(concat(rule.name(), " ", dtype));
   DeviceArena arena;
   std::vector<Trained> variables;
   std::vector<DeviceUpdateItem> items;
-  // more variables than fit into one launch
-  for (int i = 0; i < 60; ++i) {
+  for (int i = 0; i < 60; ++i) {  // more variables than fit into one launch
     const std::int64_t size = i == 0 ? 4099 : i * 7 % 40;  // only variable 0 exceeds a block
     Trained& variable = variables.emplace_back(arena, rule, size, dtype, i % 3 == 2 ? 1 : 0);
-    if (with_norms && i % 5 == 4) variable.clear(arena);  // tests weights with norm 0
+    if (with_norms && i % 5 == 4) variable.clear(arena);  // weights with norm 0
     items.push_back(variable.item());
     if (!with_norms) continue;
     items.back().slots.back() =
@@ -377,8 +378,8 @@ void expect_same_training(const UpdateRule& rule, DType dtype, bool with_norms =
   }
   for (const Trained& variable : variables) {
     for (std::size_t i = 0; i < variable.host.size(); ++i) {
-      // Norms computed on the device differ in the last bits, and so do learning rates that depend
-      // on them.
+      // Norms from the device differ from the host's in the last bits, and so do learning rates
+      // that depend on norms.
       expect_close(arena.download(variable.device[i]), variable.host[i].freeze(),
                    with_norms ? 4.0 : 0.0);
     }
@@ -413,8 +414,8 @@ TEST(CudaUpdate, RmspropAndFtrlMatchCpuBitwise) {
       RmspropHyperparameters hyper;
       hyper.momentum = momentum;
       hyper.centered = centered;
-      // keeps variance + epsilon positive, although rounding with `centered` can make the variance
-      // negative
+      // Keeps variance + epsilon positive: with `centered`, rounding can make the variance
+      // negative.
       hyper.epsilon = 1.5;
       expect_same_training_of_both_types(RmspropRule(hyper));
     }

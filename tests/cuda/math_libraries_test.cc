@@ -1,5 +1,5 @@
-// Tests the cuBLAS and cuDNN handles: settings, errors, checks, matrix products, convolution
-// engines.
+// Tests MathLibraries, which owns the handles of cuBLAS and cuDNN: settings, errors, matrix
+// products and convolution engines.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/cuda/math_libraries.h"
 
@@ -93,7 +93,7 @@ TEST(CudaMathLibraries, ReadSettingsFromEnvironment) {
   EXPECT_EQ(cuda::MathOptions::from_environment().num_measured_plans, 8);
 }
 
-TEST(CudaMathLibraries, RejectUnknownSettings) {
+TEST(CudaMathLibraries, RejectInvalidSettings) {
   const EnvironmentScope tf32("TUTTI_TF32", "yes");
   EXPECT_EQ(error_of([] { (void)cuda::MathOptions::from_environment(); }),
             "TUTTI_TF32: expected 0 or 1, got 'yes'");
@@ -110,14 +110,14 @@ TEST(CudaMathLibraries, CreateHandlesOnFirstUse) {
   EXPECT_EQ(coded_error_of([&] { (void)libraries.dnn(nullptr); }),
             "INTERNAL: cudnnCreate: cuDNN reports CUDNN_STATUS_NOT_INITIALIZED: no driver");
   EXPECT_EQ(error_of([&] { (void)libraries.blas(); }),
-            "cublasLtCreate: cuBLAS reports CUBLAS_STATUS_NOT_INITIALIZED: says the stand-in of "
+            "cublasLtCreate: cuBLAS reports CUBLAS_STATUS_NOT_INITIALIZED: simulated "
             "cuBLASLt");
   cuda_simulation::set_math_behavior({});
   EXPECT_EQ(libraries.blas(), libraries.blas());
   EXPECT_EQ(libraries.dnn(nullptr), libraries.dnn(nullptr));
 }
 
-TEST(CudaMathLibraries, LibraryFailureStatusThrowsError) {
+TEST(CudaMathLibraries, FailureStatusThrowsError) {
   MathRig rig;
   EXPECT_THROW(cuda::check(CUDNN_STATUS_EXECUTION_FAILED, "x"), Error);
   EXPECT_ERROR(cuda::check(CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, "x"),
@@ -143,7 +143,7 @@ class PreparedWorkspace : public Workspace {
  public:
   void* allocate(std::size_t bytes) override {
     used_ = (used_ + 255) / 256 * 256;
-    if (used_ + bytes > kBytes) fail(ErrorCode::kResourceExhausted, "used up");
+    if (used_ + bytes > kBytes) fail(ErrorCode::kResourceExhausted, "PreparedWorkspace: full");
     return memory_.get() + std::exchange(used_, used_ + bytes);
   }
 
@@ -153,7 +153,7 @@ class PreparedWorkspace : public Workspace {
   std::size_t used_ = 0;
 };
 
-// The capture creates handles and plans, but does not measure engines.
+// During the capture, handles and plans are created, but engines are not benchmarked.
 TEST(CudaMathLibraries, CapturedCallsRunAtEachLaunch) {
   MathRig rig;
   const DeviceArena arena;
@@ -272,7 +272,7 @@ Tensor some(const Shape& shape, DType dtype, std::uint64_t seed) {
   return random_values(shape, dtype, -1.0, 1.0, seed);
 }
 
-/// Convolution with a square window of `window` pixels; its result has the size of the image.
+/// Convolution whose filter has `window` x `window` pixels, padded so that `y` is as large as `x`.
 struct Convolution {
   Conv2dAttributes attributes() const {
     const std::int64_t pads = window / 2;

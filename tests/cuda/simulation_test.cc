@@ -1,4 +1,4 @@
-// Tests the simulated CUDA runtime and its kernels: when work runs, and which calls are refused.
+// Tests the simulated CUDA runtime and emulated kernels: when work runs, and which calls fail.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/cuda_simulation/simulation.h"
 
@@ -183,7 +183,7 @@ TEST_F(Simulation, CaptureRejectsUncapturableCalls) {
   fails(cudaErrorStreamCaptureIsolation, [&] { return cudaStreamWaitEvent(a_, event_, 0); });
 }
 
-TEST_F(Simulation, CaptureEndsOnOriginStreamWithAllStreamsJoined) {
+TEST_F(Simulation, CaptureMustEndOnOriginStreamWithAllStreamsJoined) {
   cudaStreamBeginCapture(a_, cudaStreamCaptureModeThreadLocal);
   cudaEventRecord(event_, a_);
   cudaStreamWaitEvent(b_, event_, 0);
@@ -208,7 +208,7 @@ TEST_F(Simulation, RelaxedModeAllowsAllocationDuringCapture) {
 
 void fail_in_one_thread(int) {
   __syncthreads();
-  if (threadIdx.x == 3) fail(ErrorCode::kInternal, "kernel_emulation_test: on purpose");
+  if (threadIdx.x == 3) fail(ErrorCode::kInternal, "fail_in_one_thread: injected error");
 }
 
 void meet_without_one_thread(int) {

@@ -1,4 +1,4 @@
-// Tests the real cuDNN without a GPU: it accepts tutti's descriptors, and has engines for all of
+// Tests, without a GPU, that the real cuDNN accepts tutti's descriptors and has engines for all of
 // tutti's convolutions.
 // SPDX-License-Identifier: Apache-2.0
 //
@@ -72,8 +72,12 @@ const std::vector<LayerCase>& layer_cases() {
        {32, 112, 112, 64},
        window(2, 2, 3)},
       {"1x1, stride 2", {32, 56, 56, 256}, {512, 1, 1, 256}, {32, 28, 28, 512}, window(2, 0, 0)},
-      {"CIFAR's first", {128, 32, 32, 3}, {16, 3, 3, 3}, {128, 32, 32, 16}, window(1, 1, 1)},
-      {"MNIST's first", {64, 28, 28, 1}, {32, 3, 3, 1}, {64, 26, 26, 32}, window(1, 0, 0)},
+      {"CIFAR-10, first layer",
+       {128, 32, 32, 3},
+       {16, 3, 3, 3},
+       {128, 32, 32, 16},
+       window(1, 1, 1)},
+      {"MNIST, first layer", {64, 28, 28, 1}, {32, 3, 3, 1}, {64, 26, 26, 32}, window(1, 0, 0)},
       {"uneven channels", {3, 7, 9, 5}, {7, 3, 3, 5}, {3, 5, 7, 7}, window(1, 0, 0)},
       {"dilated", {8, 32, 32, 16}, {16, 3, 3, 16}, {8, 32, 32, 16}, window(1, 2, 2, 2)},
       {"groups", {32, 28, 28, 128}, {128, 3, 3, 4}, {32, 28, 28, 128}, window(1, 1, 1, 1, 32)},
@@ -131,8 +135,8 @@ bool has(const ConvolutionPlan& plan, cudnnBackendNumericalNote_t note) {
 template <class Body>
 void for_each_problem(const Body& body) {
   if (cudnnGetVersion() < kFirstWithDescribedGpus) {
-    GTEST_SKIP() << "cuDNN " << cudnnGetVersion() << " plans for no GPU that is only described; "
-                 << "expected " << kFirstWithDescribedGpus << " or later";
+    GTEST_SKIP() << "cuDNN " << cudnnGetVersion() << " cannot plan for a GPU from its description; "
+                 << "expected version " << kFirstWithDescribedGpus << " or later";
   }
   for (const std::string& description : described_gpus()) {
     const BackendDescriptor device = device_of(description);

@@ -1,5 +1,5 @@
-// Tests the real cuBLAS and cuDNN without a driver: they accept tutti's descriptors, and their
-// errors name the reason.
+// Tests, without a driver, that the real cuBLAS and cuDNN accept tutti's descriptors, and that
+// their errors name the reason.
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,9 @@ namespace tutti::cuda::library_calls_test {
 
 class NoWorkspace : public Workspace {
  public:
-  void* allocate(std::size_t) override { fail(ErrorCode::kResourceExhausted, "none"); }
+  void* allocate(std::size_t) override {
+    fail(ErrorCode::kResourceExhausted, "NoWorkspace: no memory");
+  }
 };
 
 /// Kernel call without tensors.
@@ -50,7 +52,7 @@ TEST(RealCublas, AcceptsMatrixProductDescriptors) {
       if ((flags & 8) != 0) product.bias = &bias;
       try {
         (void)empty.libraries.matrix_plans().get(product, empty.call);
-        ADD_FAILURE() << "a handle without a driver";
+        ADD_FAILURE() << "cublasLtCreate() succeeded without a driver";
       } catch (const Error& error) {
         EXPECT_EQ(
             error.message().find("cublasLtCreate: cuBLAS reports CUBLAS_STATUS_NOT_INITIALIZED"),

@@ -1,5 +1,5 @@
-// Simulated cuBLASLt: its functions, implemented with plain loops. Also holds the settings and
-// counts of the simulated cuDNN.
+// Simulates cuBLASLt with plain loops. Also stores the settings and counts that the simulated
+// cuDNN shares.
 // SPDX-License-Identifier: Apache-2.0
 #include <cublasLt.h>
 
@@ -160,8 +160,8 @@ double scale_of(const Product& p, const void* scale) {
                                     : static_cast<double>(*static_cast<const float*>(scale));
 }
 
-/// Returns the workspace size in bytes: the size of a float32 result if the sum can be split,
-/// otherwise 0.
+/// Returns the workspace size in bytes: the size of a float32 result if k >= 64 and `preference`
+/// allows a split sum and this size, otherwise 0.
 std::uint64_t workspace_for(const Product& p, const Preference& preference) {
   const auto bytes = static_cast<std::uint64_t>(p.m * p.n * p.d.batch) * 4;
   const bool allowed = (preference.reductions & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) != 0;
@@ -248,7 +248,7 @@ const char* cublasLtGetStatusName(cublasStatus_t status) {
       return "CUBLAS_STATUS_INVALID_VALUE";
   }
 }
-const char* cublasLtGetStatusString(cublasStatus_t) { return "says the stand-in of cuBLASLt"; }
+const char* cublasLtGetStatusString(cublasStatus_t) { return "simulated cuBLASLt"; }
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type,
                                           uint64_t rows, uint64_t columns, int64_t leading) {

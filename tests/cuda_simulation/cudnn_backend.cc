@@ -52,7 +52,7 @@ struct Descriptor {
   std::map<cudnnBackendAttributeName_t, Value> values;
   // engine number, in descriptors of engines, configurations and plans; otherwise -1
   std::int64_t engine = -1;
-  std::shared_ptr<const Descriptor> operation;  // null for descriptors without an engine
+  std::shared_ptr<const Descriptor> operation;  // null except in configurations and plans
 };
 
 /// Parameters of a finalized convolution. Dimensions are [outer, channels, height, width].
@@ -76,7 +76,7 @@ struct ConvolutionPointers {
   void *x = nullptr, *filter = nullptr, *y = nullptr;
 };
 
-/// Names of the attributes of a convolution: forward, backward for data, or backward for filters.
+/// Names of the attributes of a forward, backward data or backward filter convolution.
 struct Names {
   cudnnBackendAttributeName_t x, filter, y, window, alpha, beta;
 };
@@ -180,15 +180,19 @@ std::unique_ptr<ConvolutionNumbers> numbers_of(const Descriptor& operation) {
 
 /// Returns a description of the first mistake in the convolution, or "" if it is valid.
 std::string what_is_wrong_with(const ConvolutionNumbers& c) {
-  if (c.x.dtype != c.y.dtype || c.filter.dtype != c.y.dtype) return "types differ";
-  if (c.x.dims[0] != c.y.dims[0]) return "batches differ";
-  if (c.filter.dims[1] < 1 || c.x.dims[1] % c.filter.dims[1] != 0) return "groups of x";
-  if (c.y.dims[1] != c.filter.dims[0]) return "channels of y";
-  if (c.y.dims[1] % (c.x.dims[1] / c.filter.dims[1]) != 0) return "groups of y";
+  if (c.x.dtype != c.y.dtype || c.filter.dtype != c.y.dtype) return "data types differ";
+  if (c.x.dims[0] != c.y.dims[0]) return "batch sizes of x and y differ";
+  if (c.filter.dims[1] < 1 || c.x.dims[1] % c.filter.dims[1] != 0) {
+    return "channels of x are not a multiple of the filter's input channels";
+  }
+  if (c.y.dims[1] != c.filter.dims[0]) return "channels of y differ from the filter's";
+  if (c.y.dims[1] % (c.x.dims[1] / c.filter.dims[1]) != 0) {
+    return "channels of y are not a multiple of the groups";
+  }
   for (std::size_t i = 0; i < 2; ++i) {
     const std::int64_t reach = (c.filter.dims[i + 2] - 1) * c.dilation[i] + 1;
     const std::int64_t room = c.x.dims[i + 2] + c.pad_before[i] + c.pad_after[i] - reach;
-    if (room < 0 || c.y.dims[i + 2] != room / c.stride[i] + 1) return "spatial extent of y";
+    if (room < 0 || c.y.dims[i + 2] != room / c.stride[i] + 1) return "wrong spatial size of y";
   }
   return "";
 }
@@ -330,18 +334,18 @@ cudnnStatus_t finalize_tensor(const Descriptor& tensor) {
   if (dims.size() != 4 || strides.size() != dims.size() ||
       std::ranges::any_of(dims, [](std::int64_t d) { return d < 1; }) ||
       std::ranges::any_of(strides, [](std::int64_t s) { return s < 1; })) {
-    return refuse(CUDNN_STATUS_BAD_PARAM, "dimensions or strides of a tensor");
+    return refuse(CUDNN_STATUS_BAD_PARAM, "invalid dimensions or strides of a tensor");
   }
   if (!dtype || alignment < static_cast<std::int64_t>(size_of(*dtype)) ||
       !std::has_single_bit(static_cast<std::uint64_t>(alignment))) {
-    return refuse(CUDNN_STATUS_BAD_PARAM, "type or alignment of a tensor");
+    return refuse(CUDNN_STATUS_BAD_PARAM, "invalid type or alignment of a tensor");
   }
   return CUDNN_STATUS_SUCCESS;
 }
 
 cudnnStatus_t finalize_window(const Descriptor& window) {
   if (window.integer(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS) != 2) {
-    return refuse(CUDNN_STATUS_NOT_SUPPORTED, "this stand-in knows two spatial dimensions");
+    return refuse(CUDNN_STATUS_NOT_SUPPORTED, "the simulation supports only 2 spatial dimensions");
   }
   const auto lowest = [&](cudnnBackendAttributeName_t name) {
     const auto values = window.integers(name);
@@ -351,7 +355,7 @@ cudnnStatus_t finalize_window(const Descriptor& window) {
       lowest(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES) < 1 ||
       lowest(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS) < 0 ||
       lowest(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS) < 0) {
-    return refuse(CUDNN_STATUS_BAD_PARAM, "dilations, strides or paddings");
+    return refuse(CUDNN_STATUS_BAD_PARAM, "invalid dilations, strides or paddings");
   }
   return CUDNN_STATUS_SUCCESS;
 }
@@ -432,7 +436,7 @@ cudnnStatus_t give_configurations(const Descriptor& heuristics, std::int64_t roo
   for (std::int64_t i = 0; i < *count; ++i) {
     const auto configuration = handles<Descriptor>().find(static_cast<void**>(to)[i]);
     if (!configuration || configuration->type != CUDNN_BACKEND_ENGINECFG_DESCRIPTOR) {
-      return refuse(CUDNN_STATUS_BAD_PARAM, "results need configurations to be written to");
+      return refuse(CUDNN_STATUS_BAD_PARAM, "expected engine configurations as results");
     }
     configuration->engine = engines[static_cast<std::size_t>(i)];
     configuration->operation = graph.values.at(CUDNN_ATTR_OPERATIONGRAPH_OPS).descriptors.at(0);
@@ -444,7 +448,7 @@ cudnnStatus_t give_configurations(const Descriptor& heuristics, std::int64_t roo
 cudnnStatus_t give_engine(const Descriptor& configuration, std::int64_t* count, void* to) {
   const auto engine = handles<Descriptor>().find(*static_cast<void**>(to));
   if (!engine || engine->type != CUDNN_BACKEND_ENGINE_DESCRIPTOR) {
-    return refuse(CUDNN_STATUS_BAD_PARAM, "an engine needs a descriptor to be written to");
+    return refuse(CUDNN_STATUS_BAD_PARAM, "expected an engine descriptor for the result");
   }
   engine->engine = configuration.engine;
   engine->finalized = true;
@@ -453,7 +457,7 @@ cudnnStatus_t give_engine(const Descriptor& configuration, std::int64_t* count, 
 }
 
 /// Returns the address that a variant pack contains for a tensor, or nullptr if the address is
-/// invalid.
+/// missing or invalid.
 void* pointer_for(const Descriptor& pack, const ConvolutionNumbers::Tensor& tensor) {
   const auto ids = pack.integers(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
   const auto pointers = pack.integers(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
@@ -473,7 +477,7 @@ cudnnStatus_t execute(cudaStream_t stream, const Descriptor& plan, const Descrip
                                      pointer_for(pack, numbers->y)};
   if (pointers.x == nullptr || pointers.filter == nullptr || pointers.y == nullptr) {
     return refuse(CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER,
-                  "a pointer is missing, not of the device or not aligned");
+                  "an address is missing, not on the GPU, or misaligned");
   }
   const auto workspace_bytes = static_cast<std::size_t>(workspace_of(plan.engine));
   void* workspace = nullptr;
@@ -481,7 +485,7 @@ cudnnStatus_t execute(cudaStream_t stream, const Descriptor& plan, const Descrip
     workspace = std::bit_cast<void*>(pack.integer(CUDNN_ATTR_VARIANT_PACK_WORKSPACE));
   }
   if (workspace_bytes > 0 && !is_device_memory(workspace)) {
-    return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "no workspace");
+    return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "expected a workspace on the GPU");
   }
   const bool in_tf32 = plan.engine == kTensorCoreEngine;
   const cudaError_t error = try_enqueue(stream, [=] {
@@ -515,26 +519,28 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor,
                                        cudnnBackendAttributeType_t type, int64_t count,
                                        const void* elements) {
   const auto found = handles<Descriptor>().find(descriptor);
-  if (!found || elements == nullptr) return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "nullptr");
-  if (found->finalized) return refuse(CUDNN_STATUS_NOT_INITIALIZED, "set after finalizing");
+  if (!found || elements == nullptr) {
+    return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "unknown descriptor, or null elements");
+  }
+  if (found->finalized) return refuse(CUDNN_STATUS_NOT_INITIALIZED, "set after finalization");
   const auto* const rule = std::ranges::find_if(
       kRules, [&](const Rule& r) { return r.owner == found->type && r.name == name; });
   if (rule == std::end(kRules)) {
-    return refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, "no such attribute of this descriptor");
+    return refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, "the descriptor has no such attribute");
   }
   if (!type_fits(rule->type, type)) {
-    return refuse(CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE, "another type is expected");
+    return refuse(CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE, "wrong type of attribute");
   }
   if (count < 1 || count > rule->max_count) {
-    return refuse(CUDNN_STATUS_BAD_PARAM_OUT_OF_BOUND, "number of elements");
+    return refuse(CUDNN_STATUS_BAD_PARAM_OUT_OF_BOUND, "wrong number of elements");
   }
   return store(*found, *rule, type, count, elements);
 }
 
 cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
   const auto found = handles<Descriptor>().find(descriptor);
-  if (!found) return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "nullptr");
-  if (found->finalized) return refuse(CUDNN_STATUS_BAD_PARAM, "finalized twice");
+  if (!found) return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "unknown descriptor");
+  if (found->finalized) return refuse(CUDNN_STATUS_BAD_PARAM, "descriptor finalized twice");
   for (const Rule& rule : kRules) {
     if (rule.owner == found->type && !rule.optional && !found->has(rule.name)) {
       return refuse(CUDNN_STATUS_BAD_PARAM, "an attribute was not set");
@@ -550,7 +556,7 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const descriptor
                                        cudnnBackendAttributeType_t type, int64_t room,
                                        int64_t* count, void* elements) {
   const auto found = finalized(descriptor);
-  if (!found) return refuse(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "get before finalizing");
+  if (!found) return refuse(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "read before finalization");
   if (name == CUDNN_ATTR_ENGINEHEUR_RESULTS && type == CUDNN_TYPE_BACKEND_DESCRIPTOR) {
     return give_configurations(*found, room, count, elements);
   }
@@ -563,14 +569,14 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const descriptor
   if (name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE && type == CUDNN_TYPE_INT64) {
     return give(std::vector<std::int64_t>{workspace_of(found->engine)}, room, count, elements);
   }
-  return refuse(CUDNN_STATUS_NOT_SUPPORTED, "this stand-in does not tell that");
+  return refuse(CUDNN_STATUS_NOT_SUPPORTED, "the simulation cannot report this attribute");
 }
 
 cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                                   cudnnBackendDescriptor_t pack) {
   const auto stream = stream_of(handle);
   const auto known_plan = finalized(plan), known_pack = finalized(pack);
-  if (!stream) return refuse(CUDNN_STATUS_NOT_INITIALIZED, "no handle");
+  if (!stream) return refuse(CUDNN_STATUS_NOT_INITIALIZED, "unknown handle");
   if (!known_plan || !known_pack || !known_plan->operation) {
     return refuse(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "plan and pack must be finalized");
   }

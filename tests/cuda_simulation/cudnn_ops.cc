@@ -73,7 +73,7 @@ double scale_of(DType dtype, const void* scale) {
                                   : static_cast<double>(*static_cast<const float*>(scale));
 }
 
-/// Returns nullopt, after setting the status, if an argument is invalid.
+/// Checks the arguments of a softmax call. Returns nullopt if one is invalid. Sets `status`.
 std::optional<Softmax> softmax_of(cudnnHandle_t handle, cudnnSoftmaxAlgorithm_t algorithm,
                                   cudnnSoftmaxMode_t mode, const void* alpha, const void* beta,
                                   std::initializer_list<cudnnTensorDescriptor_t> descriptors,
@@ -81,7 +81,7 @@ std::optional<Softmax> softmax_of(cudnnHandle_t handle, cudnnSoftmaxAlgorithm_t 
                                   cudnnStatus_t& status) {
   status = CUDNN_STATUS_BAD_PARAM;
   if (!stream_of(handle)) {
-    status = refuse(CUDNN_STATUS_NOT_INITIALIZED, "no handle");
+    status = refuse(CUDNN_STATUS_NOT_INITIALIZED, "unknown handle");
     return std::nullopt;
   }
   const auto first = handles<TensorDescriptor>().find(*descriptors.begin());
@@ -89,18 +89,19 @@ std::optional<Softmax> softmax_of(cudnnHandle_t handle, cudnnSoftmaxAlgorithm_t 
     const auto found = handles<TensorDescriptor>().find(descriptor);
     if (!found || !first || !found->dtype || found->dims != first->dims ||
         found->dtype != first->dtype) {
-      refuse(status, "tensor descriptors do not fit");
+      refuse(status, "tensor descriptors differ or are unknown");
       return std::nullopt;
     }
   }
   for (const void* pointer : pointers) {
     if (!is_device_memory(pointer) || !is_aligned(pointer, size_of(*first->dtype))) {
-      refuse(status, "a pointer is not of the device or not aligned");
+      refuse(status, "an address is not on the GPU or misaligned");
       return std::nullopt;
     }
   }
   if (mode != CUDNN_SOFTMAX_MODE_INSTANCE || algorithm == CUDNN_SOFTMAX_FAST) {
-    status = refuse(CUDNN_STATUS_NOT_SUPPORTED, "this stand-in knows mode INSTANCE");
+    status =
+        refuse(CUDNN_STATUS_NOT_SUPPORTED, "the simulation supports only mode INSTANCE, not FAST");
     return std::nullopt;
   }
   const auto& d = first->dims;
@@ -186,7 +187,7 @@ cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
 }
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
   const auto found = handles<CudnnLibrary>().find(handle);
-  if (!found) return refuse(CUDNN_STATUS_BAD_PARAM, "no handle");
+  if (!found) return refuse(CUDNN_STATUS_BAD_PARAM, "unknown handle");
   found->stream = stream;
   return CUDNN_STATUS_SUCCESS;
 }
@@ -204,11 +205,11 @@ cudnnStatus_t cudnnSetTensor4dDescriptor(cudnnTensorDescriptor_t descriptor,
                                          int c, int h, int w) {
   const auto found = handles<TensorDescriptor>().find(descriptor);
   if (!found || n < 1 || c < 1 || h < 1 || w < 1) {
-    return refuse(CUDNN_STATUS_BAD_PARAM, "dimensions must be above 0");
+    return refuse(CUDNN_STATUS_BAD_PARAM, "expected a known descriptor and dimensions > 0");
   }
   if (format != CUDNN_TENSOR_NCHW ||
       std::int64_t{n} * c * h * w > std::numeric_limits<std::int32_t>::max()) {
-    return refuse(CUDNN_STATUS_NOT_SUPPORTED, "too many elements");
+    return refuse(CUDNN_STATUS_NOT_SUPPORTED, "expected NCHW with < 2^31 elements");
   }
   found->dtype = dtype_of_cudnn(type);
   found->dims = {n, c, h, w};

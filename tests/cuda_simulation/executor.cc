@@ -24,7 +24,7 @@ void break_gpu(World& world, int gpu, cudaError_t failure, const char* what) {
 void run_work(World& world, int gpu, const std::function<void()>& work, bool is_kernel) {
   if (world.gpus[static_cast<std::size_t>(gpu)].failure != cudaSuccess) return;
   if (is_kernel && ++world.num_kernels == world.machine.faults.kernel) {
-    break_gpu(world, gpu, cudaErrorIllegalAddress, "this kernel was told to fail");
+    break_gpu(world, gpu, cudaErrorIllegalAddress, "this kernel fails because of Faults::kernel");
     return;
   }
   const Arena::Opened opened(world.arena);
@@ -67,8 +67,8 @@ void run_front(World& world, Queue& queue) {
   ++world.num_changes;
 }
 
-/// Runs work until the record is done. Returns false if another thread must first enqueue
-/// something.
+/// Runs work until the record is done. Returns false if another thread must first enqueue its part
+/// of joint work.
 bool advance(World& world, const std::shared_ptr<Record>& target) {
   const Arena::Opened opened(world.arena);
   std::vector<std::shared_ptr<Record>> needed{target};
@@ -113,8 +113,8 @@ void wait_for(World& world, Queue& queue, const std::shared_ptr<Queue>& other) {
   queue.items.push_back(std::move(item));
 }
 
-/// Makes the default stream and the blocking streams wait for each other. Fails if a blocking
-/// stream is being captured.
+/// Makes a blocking stream wait for the default stream, or the default stream for all blocking
+/// streams. Fails if the default stream would wait for a stream that is being captured.
 cudaError_t order_by_default_stream(World& world, const std::shared_ptr<Queue>& queue) {
   const Gpu& gpu = world.gpus[static_cast<std::size_t>(queue->gpu)];
   if (queue->blocking) wait_for(world, *queue, gpu.default_queue);
@@ -167,14 +167,15 @@ std::shared_ptr<Record> record(World& world, const std::shared_ptr<Queue>& queue
 }
 
 cudaError_t run_until(World& world, const std::shared_ptr<Record>& target) {
-  // While this thread waits, other threads may run the same streams. Therefore, all state is read
-  // again afterwards.
+  // While this thread waits, other threads may run these streams. Therefore, advance() reads their
+  // state again.
   const std::shared_ptr<Queue> queue = target->queue;
   if (!queue) return cudaSuccess;
   const int gpu = queue->gpu;
   while (!advance(world, target)) {
     if (wait_for_others(world)) continue;
-    break_gpu(world, gpu, cudaErrorLaunchTimeout, "other streams never joined a joint work");
+    break_gpu(world, gpu, cudaErrorLaunchTimeout,
+              "timed out waiting for other streams to enqueue joint work");
     break;
   }
   Locked::changed().notify_all();
@@ -238,10 +239,10 @@ cudaError_t try_enqueue(cudaStream_t stream, std::function<void()> work) {
 
 void enqueue(cudaStream_t stream, std::function<void()> work) {
   try_enqueue(stream, std::move(work));
-  // Like the real launch(), this also reports the error of an earlier call.
+  // Like the real launch(), this function also reports the error of an earlier call.
   const cudaError_t status = cudaGetLastError();
   if (status == cudaSuccess) return;
-  fail(ErrorCode::kInternal, "kernel launch: CUDA says ", cudaGetErrorName(status), ": ",
+  fail(ErrorCode::kInternal, "kernel launch: CUDA reports ", cudaGetErrorName(status), ": ",
        cudaGetErrorString(status));
 }
 

@@ -65,8 +65,7 @@ class StackForSanitizers {
     __sanitizer_finish_switch_fiber(fake_, &from.bottom_, &from.bytes_);
 #endif
   }
-  /// Must be called instead of leave_to() if the thread never returns to this stack, which the
-  /// constructor registered.
+  /// Same as leave_to(), but must be called if the thread never returns to this stack.
   TUTTI_SWITCHES_STACKS void end_to([[maybe_unused]] const StackForSanitizers& next) {
 #if defined(TUTTI_UNDER_ASAN)
     __sanitizer_start_switch_fiber(nullptr, next.bottom_, next.bytes_);
@@ -188,7 +187,7 @@ class FiberBlock {
     context.uc_stack.ss_sp = fiber.stack;
     context.uc_stack.ss_size = kStackBytes;
     context.uc_link = &scheduler_.context;
-    fiber.known.forget();  // forgets how the previous block used the stack
+    fiber.known.forget();  // destroys the previous block's fiber
     fiber.known = StackForSanitizers(fiber.stack, kStackBytes);
     makecontext(&context, &FiberBlock::enter, 0);
 #if !defined(TUTTI_UNDER_ASAN) && !defined(TUTTI_UNDER_TSAN)
@@ -217,7 +216,7 @@ class FiberBlock {
     return any;
   }
 
-  /// Makes fibers [first, end) ready if all of those that have not ended are in `state`. Returns
+  /// Makes fibers [first, end) ready if all of them that have not ended are in `state`. Returns
   /// true if any became ready.
   bool release(std::size_t first, std::size_t end, State state) {
     bool any = false;
@@ -244,7 +243,7 @@ class FiberBlock {
     if (release(0, fibers_.size(), State::kAtBlockBarrier)) return true;
     for (const Fiber& fiber : fibers_) {
       TUTTI_CHECK(fiber.state == State::kDone,
-                  "emulated kernel: some threads wait at a barrier that others never reach");
+                  "emulated kernel: some threads wait at a barrier that other threads never reach");
     }
     return false;
   }

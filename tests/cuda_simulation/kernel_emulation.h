@@ -1,8 +1,8 @@
-// Lets g++ compile kernels (.cu) for the CPU, with the results that nvcc and a GPU give.
+// Lets a C++ compiler build CUDA kernels (.cu) for the CPU.
 // SPDX-License-Identifier: Apache-2.0
-// Included before everything else in each source of the simulated backend. A launch is put into
-// the simulated stream (executor.cc); when it is due, its blocks run sequentially. The threads of a
-// block run to their end one by one, or, for launch_cooperative(), as fibers that switch at each
+// Included before everything else in each source of the simulated backend. A launch is enqueued
+// in the simulated stream; when the executor runs it, its blocks run sequentially. The threads of a
+// block run to their end one by one or, for launch_cooperative(), as fibers that switch at each
 // barrier.
 #pragma once
 
@@ -26,7 +26,8 @@ inline constexpr int warpSize = 32;
 
 namespace tutti::cuda_simulation {
 
-/// Enqueues work in a stream of the simulated runtime. Throws kInternal if the stream is broken.
+/// Enqueues work in a stream of the simulated runtime. Throws kInternal if this call fails, or if
+/// an earlier CUDA call of the thread failed and its error was not read.
 void enqueue(cudaStream_t stream, std::function<void()> work);
 
 /// Same as enqueue(), but runs `thread` once for each thread of each block.

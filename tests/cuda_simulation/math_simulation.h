@@ -23,12 +23,12 @@
 namespace tutti::cuda_simulation {
 
 /// Convolution engines in the order in which heuristics mode A returns them. Only the fallback mode
-/// returns the last one.
+/// returns kFallbackEngine.
 enum SimulatedEngine : std::int64_t {
   kTensorCoreEngine = 0,  // computes float32 with TF32
   kNondeterministicEngine = 1,
-  kLargeWorkspaceEngine = 2,  // 1 MiB
-  kSmallWorkspaceEngine = 3,  // 4 KiB
+  kLargeWorkspaceEngine = 2,  // needs 1 MiB
+  kSmallWorkspaceEngine = 3,  // needs 4 KiB
   kFallbackEngine = 4,        // needs no workspace
 };
 
@@ -106,7 +106,7 @@ inline void set_element(DType dtype, void* data, std::int64_t i, double value) {
                  [&]<class T>() { static_cast<T*>(data)[i] = static_cast<T>(value); });
 }
 
-/// Returns a float32 value as tensor cores read it: with 10 fraction bits.
+/// Rounds a float32 value to TF32, which has 10 fraction bits.
 inline double as_tf32(double value) {
   const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));
   return std::bit_cast<float>((bits + 0x1000u) & ~0x1fffu);
@@ -124,7 +124,8 @@ cudnnStatus_t refuse(cudnnStatus_t status, std::string reason);
 /// Returns the stream of a cuDNN handle, or nullopt if the handle does not exist.
 std::optional<cudaStream_t> stream_of(cudnnHandle_t handle);
 
-/// Returns tutti's type, or nullopt for a type that convolutions and softmax do not support.
+/// Returns the DType for a cuDNN type, or nullopt for a type that convolutions and softmax do not
+/// support.
 std::optional<DType> dtype_of_cudnn(cudnnDataType_t type);
 
 }  // namespace tutti::cuda_simulation

@@ -1,5 +1,4 @@
-// Simulated NCCL: collectives of simulated GPUs, with the rules whose violation makes the real
-// library hang.
+// Simulates NCCL on simulated GPUs, and reports misuse that makes the real library hang.
 // SPDX-License-Identifier: Apache-2.0
 //
 // A *clique* contains all ranks of one unique id. A *launch* contains all calls of one rank within
@@ -8,11 +7,11 @@
 //
 // TUTTI_NCCL_LIBRARY must name the library that contains this simulation. TUTTI_SIMULATED_NCCL is
 // read at each call and lists faults: "version:21700" (the result of ncclGetVersion),
-// "init_never:1" and "launch_never:1" (communicators stay in progress), "async_error:3" (a rank's
-// third launch since the last call to tutti_simulated_nccl_notes() ends with ncclRemoteError),
-// "peer_never:1" (launches succeed, but their work in the streams waits for a peer until
-// ncclCommAbort()), "async_later:40" (from the 40th query since that call, ncclCommGetAsyncError
-// returns ncclRemoteError).
+// "init_never:1" and "launch_never:1" (communicators stay in progress), "async_error:3" (the
+// process's third launch since the last call to tutti_simulated_nccl_notes() ends with
+// ncclRemoteError), "peer_never:1" (launches succeed, but their work in the streams waits for a
+// peer until ncclCommAbort()), "async_later:40" (from the 40th ncclCommGetAsyncError() since the
+// last call to tutti_simulated_nccl_notes(), communicators have ncclRemoteError).
 //
 // Misuse that makes the real library hang or corrupts data is an error here: a GPU twice in a
 // clique, mismatched counts, types or roots, calls outside a group that wait for the same thread, a
@@ -38,7 +37,7 @@ extern "C" const char* tutti_simulated_nccl_notes();
 #include "tests/cuda_simulation/state.h"
 #include "tutti/tensor/dtype.h"
 
-using namespace tutti::cuda_simulation;  // NOLINT: the functions below are C's
+using namespace tutti::cuda_simulation;  // NOLINT: definitions of another library's symbols
 using tutti::MutexLock;
 
 namespace tutti::cuda_simulation {
@@ -101,7 +100,7 @@ struct ncclComm {
   std::shared_ptr<Clique> clique;
   int rank = 0;
   int gpu = 0;
-  const void* thread = nullptr;  // identifies the thread that created it
+  const void* thread = nullptr;  // identifies the thread that created the communicator
   ncclResult_t state = ncclInProgress;
   enum { kAlive, kFinalized, kDestroyed, kAborted } life = kAlive;
 };
@@ -128,7 +127,8 @@ DType dtype_of_nccl(ncclDataType_t type) {
     case ncclFloat16:
       return DType::kFloat16;
     default:
-      fail(ErrorCode::kInternal, "simulated NCCL: no type ", static_cast<int>(type));
+      fail(ErrorCode::kInternal, "simulated NCCL: unsupported ncclDataType_t ",
+           static_cast<int>(type));
   }
 }
 
@@ -237,7 +237,7 @@ std::string find_mismatch(const std::vector<NcclLaunch>& ranks) {
                     " calls ", own.name(), " of ", own.count);
     }
   }
-  return sent == received ? std::string() : "mismatch: sends and receives do not fit together";
+  return sent == received ? std::string() : "mismatch: sends and receives differ";
 }
 
 /// Reads and writes the memory of all ranks. Accumulates sums in rank order and rounds after each
@@ -315,7 +315,7 @@ ncclResult_t refuse(ncclResult_t result, std::string why) {
 }
 
 ncclResult_t check_alive(const ncclComm* comm) {
-  if (!comm) return refuse(ncclInvalidArgument, "a communicator that is NULL");
+  if (!comm) return refuse(ncclInvalidArgument, "the communicator is NULL");
   if (comm->life == ncclComm::kAborted) {
     return refuse(ncclInvalidArgument, "a communicator was used after ncclCommAbort()");
   }
@@ -327,7 +327,7 @@ ncclResult_t check_alive(const ncclComm* comm) {
 
 ncclResult_t check_buffer(const NcclCall& call, const void* data, const char* what) {
   if (call.count == 0 || is_device_memory(data)) return ncclSuccess;
-  return refuse(ncclInvalidArgument, concat(call.name(), ": the ", what, " is no device memory"));
+  return refuse(ncclInvalidArgument, concat(call.name(), ": the ", what, " is not in GPU memory"));
 }
 
 ncclResult_t check_stream(const ncclComm* comm, const NcclCall& call, cudaStream_t stream) {
@@ -335,7 +335,7 @@ ncclResult_t check_stream(const ncclComm* comm, const NcclCall& call, cudaStream
   const std::shared_ptr<Queue> queue = world->queue_of(stream);
   if (queue && queue->gpu == comm->gpu) return ncclSuccess;
   return refuse(ncclInvalidUsage,
-                concat(call.name(), ": the stream is not one of GPU ", comm->gpu));
+                concat(call.name(), ": the stream does not belong to GPU ", comm->gpu));
 }
 
 ncclResult_t check_call(const ncclComm* comm, const NcclCall& call, cudaStream_t stream) {
@@ -373,7 +373,7 @@ void fail_clique(Clique& clique, ncclResult_t result) {
 void run_if_complete(Clique& clique) {
   std::vector<NcclLaunch> together;
   std::vector<cudaStream_t> streams;
-  bool exchanges = true;  // true if all are sends or receives, which do not wait for idle ranks
+  bool exchanges = true;  // all calls are sends or receives, which do not wait for idle ranks
   for (const auto& launches : clique.launches) {
     if (launches.empty()) continue;
     together.push_back(launches.front());
@@ -425,7 +425,7 @@ ncclResult_t end_init(const Init& init) {
 ncclResult_t end_launch(ncclComm* comm, NcclLaunch launch) {
   Everything& all = everything();
   if (++all.num_launches == setting("async_error")) {
-    comm->state = refuse(ncclRemoteError, "injected: the peer's network has gone");
+    comm->state = refuse(ncclRemoteError, "injected: the connection to the peer was lost");
     return ncclInProgress;
   }
   comm->state = ncclInProgress;
@@ -486,7 +486,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
   if (!config || config->magic != 0xcafebeef || config->blocking != 0) {
     return refuse(ncclInvalidArgument, "expected an initialised config with blocking = 0");
   }
-  if (rank < 0 || rank >= size) return refuse(ncclInvalidArgument, "a rank that there is not");
+  if (rank < 0 || rank >= size) return refuse(ncclInvalidArgument, "expected 0 <= rank < size");
   auto made = std::make_unique<ncclComm>();
   made->rank = rank;
   made->thread = &open_group;
@@ -549,7 +549,7 @@ const char* ncclGetErrorString(ncclResult_t result) {
     case ncclRemoteError:
       return "remote process exited or there was a network error";
     default:
-      return "another error";
+      return "unknown error";
   }
 }
 
@@ -568,7 +568,7 @@ ncclResult_t ncclGroupStart() {
 
 ncclResult_t ncclGroupEnd() {
   MutexLock lock(everything().mutex);
-  if (open_group.depth == 0) return refuse(ncclInvalidUsage, "ncclGroupEnd() without a start");
+  if (open_group.depth == 0) return refuse(ncclInvalidUsage, "unmatched ncclGroupEnd()");
   if (--open_group.depth > 0) return ncclSuccess;
   everything().notes += "group end\n";
   return end_group();

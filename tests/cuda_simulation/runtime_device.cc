@@ -24,8 +24,7 @@ bool exists(const World& world, int gpu) {
   return gpu >= 0 && static_cast<std::size_t>(gpu) < world.gpus.size();
 }
 
-/// Returns a clock rate that is different for each GPU of the machine, so that tests can
-/// distinguish them.
+/// Returns a clock rate that is different for each GPU, so that tests can distinguish the GPUs.
 int memory_clock_khz(int physical) { return 1'000'000 + 100'000 * physical; }
 
 void write_bus_id(char* text, int length, int physical) {
@@ -271,7 +270,7 @@ cudaError_t cudaFree(void* data) {
       case Arena::Freed::kNoBlock:
         return cudaErrorInvalidValue;
       case Arena::Freed::kOverrun:
-        std::fprintf(stderr, "simulated GPU %d: something wrote behind the end of a block\n", gpu);
+        std::fprintf(stderr, "simulated GPU %d: memory after a block was overwritten\n", gpu);
         return world.gpus[static_cast<std::size_t>(gpu)].failure = cudaErrorIllegalAddress;
     }
     return cudaErrorUnknown;

@@ -41,12 +41,13 @@ struct Machine {
 Machine machine_of_environment();
 /// Replaces the machine. All streams, events and memory of the previous one become invalid.
 void set_machine(const Machine& machine);
-/// Replaces the faults, and restarts the count of calls at 1.
+/// Replaces the faults, and restarts the counts of kernel launches and cudaMalloc() calls.
 void inject(const Faults& faults);
 
-/// Counters since the last set_machine().
+/// Counts of the simulated machine.
 struct Counts {
-  std::int64_t kernels = 0;  // items added by enqueue() that have already run
+  // kernels and shared work that have run since the last set_machine() or inject()
+  std::int64_t kernels = 0;
   std::int64_t waiting = 0;  // queued items that have not run
   std::int64_t live_blocks = 0;
   std::int64_t used_bytes = 0;
@@ -59,9 +60,9 @@ Counts counts();
 void enqueue_joint(std::span<const cudaStream_t> streams, std::function<void()> work);
 
 /// Work shared by streams of several threads, each of which enqueues its part. Once all parts are
-/// enqueued, the work runs on a thread that synchronises. That thread waits for other threads for
-/// up to 60 seconds; then its GPU fails with cudaErrorLaunchTimeout. Does not support captured
-/// streams.
+/// enqueued, the work runs on a thread that synchronises. If no thread enqueues or runs anything
+/// for 60 seconds, the GPU of the synchronising thread's stream fails with cudaErrorLaunchTimeout.
+/// Does not support captured streams.
 class JointWork;
 std::shared_ptr<JointWork> make_joint_work(int num_parts, std::function<void()> work);
 void enqueue_part(cudaStream_t stream, const std::shared_ptr<JointWork>& joint);
@@ -72,7 +73,7 @@ void cancel(JointWork& joint);
 /// Returns true if `data` points into a block of simulated memory of any GPU.
 bool is_device_memory(const void* data);
 
-/// Same as enqueue(), but returns an error if the stream is broken.
+/// Same as enqueue() of kernel_emulation.h, but returns an error instead of throwing it.
 cudaError_t try_enqueue(cudaStream_t stream, std::function<void()> work);
 
 }  // namespace tutti::cuda_simulation

@@ -18,10 +18,10 @@ namespace {
 
 constexpr std::size_t kAlignment = 256, kFence = 256, kPage = 4096;
 constexpr int kFenceByte = 0xFB, kPoison = 0xCD;
-// only the beginning of a large block is poisoned
+// number of bytes at the start of a block that are poisoned
 constexpr std::size_t kPoisoned = std::size_t{4} << 20;
 
-/// Returns the state, which is never destroyed, because threads may use it until the process ends.
+/// Returns the state, which is not destroyed at exit, because threads may still use it.
 std::unique_ptr<World>& the_world() {
   static std::unique_ptr<World>& world = *std::make_unique<std::unique_ptr<World>>().release();
   return world;
@@ -36,7 +36,7 @@ std::int64_t number(const std::string& text, const char* variable) {
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < 0) {
-    fail(ErrorCode::kInvalidArgument, variable, ": cannot read '", text, "'; expected a number");
+    fail(ErrorCode::kInvalidArgument, variable, ": expected a number >= 0, got '", text, "'");
   }
   return value;
 }
@@ -56,8 +56,8 @@ Faults read_faults(const std::string& text) {
     } else if (entry == "peers:none") {
       faults.peers = false;
     } else {
-      fail(ErrorCode::kInvalidArgument, kVariable, ": cannot read '", entry,
-           "'; expected kernel:N, allocation:N or peers:none");
+      fail(ErrorCode::kInvalidArgument, kVariable,
+           ": expected kernel:N, allocation:N or peers:none, got '", entry, "'");
     }
   }
   return faults;
@@ -72,7 +72,7 @@ Arena::Arena(int num_gpus, std::size_t bytes_each, bool guard)
       used_(static_cast<std::size_t>(num_gpus)) {
   void* const base = mmap(nullptr, bytes_, guard ? PROT_NONE : PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  TUTTI_CHECK(base != MAP_FAILED, "simulated GPUs: the system has no ", bytes_, " addresses left");
+  TUTTI_CHECK(base != MAP_FAILED, "simulated GPUs: mmap() of ", bytes_, " bytes failed");
   base_ = static_cast<std::byte*>(base);
 }
 

@@ -28,7 +28,7 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  /// Returns a block that is filled with 0xCD and aligned to exactly 256 bytes, or nullptr if no
+  /// Returns a block aligned to 256 bytes, whose first 4 MiB are filled with 0xCD, or nullptr if no
   /// gap is large enough.
   void* allocate(int gpu, std::size_t bytes);
   enum class Freed { kYes, kNoBlock, kOverrun };
@@ -106,7 +106,7 @@ struct Item {
   bool is_kernel = false;
 };
 
-/// Queue of a stream. It exists until its work is done, even if the stream is destroyed earlier.
+/// Queue of a stream. Queued work still runs after the stream is destroyed.
 struct Queue {
   int gpu = 0;
   bool blocking = false;  // synchronizes with the default stream
@@ -115,24 +115,24 @@ struct Queue {
   std::set<std::size_t> frontier;    // nodes that precede the next captured work
 };
 
-/// Captured work. Nodes are in call order; each may depend on earlier nodes.
+/// Call recorded by a capture.
 struct Node {
   std::function<void()> work;
-  std::set<std::size_t> after;
+  std::set<std::size_t> after;  // indices of the earlier nodes that must run before this node
   bool is_kernel = false;
 };
 struct Capture {
   Queue* origin = nullptr;
   const void* thread = nullptr;  // thread that began the capture
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
-  std::vector<Node> nodes;
+  std::vector<Node> nodes;  // in call order
   bool valid = true;
 };
 
 struct Gpu {
   std::vector<std::shared_ptr<Queue>> queues;
   std::shared_ptr<Queue> default_queue;
-  cudaError_t failure = cudaSuccess;  // sticky until the process ends
+  cudaError_t failure = cudaSuccess;  // sticky until set_machine()
 };
 
 /// Complete state of the simulation. Only one thread at a time may use it (see Locked).
@@ -153,7 +153,7 @@ struct World {
   std::map<CUgraph_st*, std::unique_ptr<CUgraph_st>> graphs;
   std::map<CUgraphExec_st*, std::unique_ptr<CUgraphExec_st>> executables;
   std::int64_t num_kernels = 0, num_allocations = 0;
-  std::int64_t num_changes = 0;  // number of changes; a blocked executor waits for the next one
+  std::int64_t num_changes = 0;  // state changes; a blocked thread waits for the next one
 
   bool is_pinned(const void* data) const;
   std::shared_ptr<Queue> queue_of(cudaStream_t stream);  // null if there is none
@@ -188,13 +188,16 @@ std::shared_ptr<Record> record(World& world, const std::shared_ptr<Queue>& queue
 /// Runs the work on which the record depends, until the record is done. Returns the failure of the
 /// record's GPU, if any.
 cudaError_t run_until(World& world, const std::shared_ptr<Record>& target);
-/// Runs all queued work of a GPU.
+/// Runs all queued work of a GPU, except in streams that are being captured.
 cudaError_t run_all(World& world, int gpu);
-/// Runs at most one item of the stream, after the work that this item waits for.
+/// Runs the work for which the stream's first item waits or, if there is no such work, this item.
+/// Does nothing if another thread must first enqueue its part of the item's joint work.
 void nudge(World& world, const std::shared_ptr<Queue>& queue);
 
-/// Invalidates the captures that forbid the current call: all captures that this thread began,
-/// except those in relaxed mode. Returns cudaErrorStreamCaptureUnsupported if there are any.
+/// Invalidates the captures that forbid the current call: those that this thread began in a mode
+/// other than relaxed and, if this thread's mode is global, those of all threads in global mode.
+/// Returns cudaErrorStreamCaptureUnsupported if there are any. Does nothing if this thread's mode
+/// is relaxed.
 cudaError_t refuse_while_capturing(World& world);
 cudaError_t invalidate(Capture& capture, cudaError_t status);
 /// Returns a function that runs the nodes of a finished capture, each as late as possible.

@@ -1,5 +1,5 @@
 // Tests reading and writing of .npy, .npz, tar and gzip files: round trips, files written by other
-// programs, and every kind of damage.
+// programs, and damaged files.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/npy.h"
 
@@ -161,7 +161,7 @@ std::string mixed_npz() {
     }
   };
   replace("README.npy", "README.txt");
-  // Changes the member's type, then updates its checksum in both of its zip headers.
+  // Changes the dtype of member "o", then updates the checksum in both zip headers of the member.
   const std::string local("PK\x03\x04", 4);
   const std::size_t type = bytes.find("|u1"), begin = bytes.rfind(local, type);
   bytes.replace(type, 3, "|O ");
@@ -263,7 +263,8 @@ TEST(Tar, ReadsSamplesFromArchivesWrittenByPython) {
 }
 
 TEST(Tar, InteroperatesWithTarProgram) {
-  ASSERT_EQ(std::system("tar --version > /dev/null"), 0) << "apt-get install tar";
+  ASSERT_EQ(std::system("tar --version > /dev/null"), 0)
+      << "cannot run tar; install it: apt-get install tar";
   const std::string folder = empty_folder();
   const std::string long_name = std::string(60, 'd') + "/" + std::string(120, 'n') + ".txt";
   TarWriter writer(folder + "/a.tar");
@@ -283,7 +284,7 @@ TEST(Tar, InteroperatesWithTarProgram) {
   EXPECT_EQ(samples[1].at("txt"), std::string(1000, 'z'));
 }
 
-// The length of a pax record includes its own digits, which matters around 100 and 1000.
+// The length of a pax record includes its own digits, which matters for lengths near 100 and 1000.
 TEST(Tar, RoundTripsNamesOfEveryLength) {
   for (std::size_t length : {1, 95, 96, 97, 98, 99, 100, 101, 985, 986, 987, 988, 989, 990, 3000}) {
     const std::string key(length, 'k');
@@ -371,11 +372,11 @@ TEST(Tar, ErrorNamesActualFileFormat) {
   for (const auto& other : others) {
     EXPECT_ERROR(samples_in(other.first), kDataLoss, "here", "expected a tar file", other.second);
   }
-  // An archive of only zero blocks is valid: it has no files.
+  // An archive that has only zero blocks is valid and has no files.
   EXPECT_EQ(samples_in(std::string(10240, '\0')).size(), 0u);
 }
 
-// Such archives are made by cat a.tar b.tar or tar --concatenate; GNU tar reads them with
+// `cat a.tar b.tar` and `tar --concatenate` create concatenated archives. GNU tar reads them with
 // --ignore-zeros.
 TEST(Tar, ReadsConcatenatedArchives) {
   const std::string first = written({{"a.x", "1"}, {"b.x", "2"}}), second = written({{"c.x", "3"}});
@@ -389,7 +390,7 @@ TEST(Tar, ReadsConcatenatedArchives) {
   EXPECT_EQ(samples_in(first + std::string(2000, 'z')).size(), 2u);
 }
 
-/// Returns `tar` with `bytes` written at `place` in its first header, whose checksum is updated.
+/// Returns `tar` with `bytes` at offset `place` and a correct checksum of the first header.
 std::string with_header(std::string tar, std::size_t place, const std::string& bytes) {
   tar.replace(place, bytes.size(), bytes);
   tar.replace(148, 8, "        ");
@@ -445,7 +446,7 @@ TEST(Tar, RefusesUnsupportedEntryTypesAndInvalidPaxRecords) {
 
 TEST(Tar, RefusesDuplicateExtensionInSample) {
   EXPECT_ERROR(samples_in(written({{"a.x", "1"}, {"a.X", "2"}})), kDataLoss, "here", "offset 1024",
-               "sample 'a'", "'a.X'", "'x' again");
+               "sample 'a'", "'a.X'", "a second 'x' file");
 }
 
 TEST(TarWriter, RefusesNamesThatCannotRoundTrip) {
@@ -459,7 +460,7 @@ TEST(TarWriter, RefusesNamesThatCannotRoundTrip) {
     EXPECT_INVALID(writer.write(TarSample{key, {{"x", "1"}}}), "would not be read",
                    "without a dot");
   }
-  EXPECT_INVALID(writer.write(TarSample{"k", {{"X", "1"}}}), "lower-case letters");
+  EXPECT_INVALID(writer.write(TarSample{"k", {{"X", "1"}}}), "upper-case letters");
   EXPECT_FALSE(std::filesystem::exists(path));
   writer.close();
   EXPECT_EQ(std::filesystem::file_size(path), 10240u);
@@ -492,7 +493,7 @@ TEST(Gzip, RefusesDamagedCompressedFiles) {
   write_bytes(path, wrong_sum);
   EXPECT_ERROR(read_idx(path), kDataLoss, path, "offset", "incorrect data check");
   write_bytes(path, packed_idx_file() + "rest");
-  EXPECT_ERROR(read_idx(path), kDataLoss, path, "offset", "expected gzip data");
+  EXPECT_ERROR(read_idx(path), kDataLoss, path, "offset", "expected deflate data");
 }
 
 std::string packed_file(const std::string& name, const std::string& bytes) {

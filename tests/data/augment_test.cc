@@ -111,7 +111,7 @@ TEST(Augment, RefusesInvalidArguments) {
                  "augment_images", "step 1 is empty; expected a function");
 }
 
-// Returns images whose pixel (y, x) of channel 0 is 10 y + x.
+/// Returns one-channel images whose pixel (y, x) is 10 y + x, with labels 0, 1, ...
 Dataset coordinates(std::int64_t count, std::int64_t height, std::int64_t width) {
   std::vector<std::uint8_t> values;
   for (std::int64_t i = 0; i < count; ++i)
@@ -380,7 +380,7 @@ TEST(Mixup, MixesFeaturesAndLabelsWithSameWeight) {
 }
 
 TEST(Mixup, WeightsFollowTheBetaDistribution) {
-  // Classes 0 and 1 alternate, so the label of a mixed pair reveals the weight.
+  // Each row has a different class, so element r of the label of row r is the row's weight.
   std::vector<double> weights;
   const Dataset mixed = mixup(one_hot_rows().batch(kRows).repeat(400), {.alpha = 2.0, .seed = 6});
   for (const Element& batch : mixed) {

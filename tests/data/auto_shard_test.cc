@@ -18,7 +18,8 @@ namespace tutti::testing::auto_shard_test {
 constexpr int kFiles = 10, kRecords = 10;
 using Numbers = std::vector<std::int64_t>;
 
-// Writes "part-0" ... "part-9": record r of file f is the text of the number 10 f + r.
+/// Writes files "part-0", "part-1", ..., where record r of file f is the text of the number
+/// 10 f + r. Returns a pattern that matches the files.
 std::string record_files(int count = kFiles) {
   const std::string folder = empty_folder();
   for (int f = 0; f < count; ++f) {
@@ -51,7 +52,7 @@ Numbers sorted(Numbers numbers) {
   return numbers;
 }
 
-// Transformation that does not report its sources.
+/// Transformation that does not report its inputs.
 class Opaque : public DatasetSource {
  public:
   explicit Opaque(Dataset below) : below_(std::move(below)) {}
@@ -84,15 +85,16 @@ TEST(AutoShard, AutoPolicyLogsChoiceAndReasonInOneLine) {
   (void)auto_shard(records_of(pattern), 5, 3, AutoShardPolicy::kFile);
   (void)auto_shard(records_of(pattern), 1, 0, AutoShardPolicy::kAuto);
   set_log_sink(std::move(before));
-  EXPECT_EQ(lines,
-            (std::vector<std::string>{
-                "auto_shard: AUTO is FILE: 10 files for 5 workers",
-                "warning: auto_shard: AUTO is DATA: 10 files are fewer than 11 workers; every "
-                "worker reads everything and keeps one in 11 elements; if that is intended, "
-                "use AutoShardPolicy::kData",
-                "warning: auto_shard: AUTO is DATA: the dataset has sources other than files; "
-                "every worker reads everything and keeps one in 2 elements; if that is "
-                "intended, use AutoShardPolicy::kData"}));
+  EXPECT_EQ(
+      lines,
+      (std::vector<std::string>{
+          "auto_shard: AUTO selects FILE: 10 files for 5 workers",
+          "warning: auto_shard: AUTO selects DATA: there are fewer files (10) than workers "
+          "(11); every worker reads everything and keeps one in 11 elements; if that is intended, "
+          "use AutoShardPolicy::kData",
+          "warning: auto_shard: AUTO selects DATA: the dataset has sources other than files; "
+          "every worker reads everything and keeps one in 2 elements; if that is "
+          "intended, use AutoShardPolicy::kData"}));
 }
 
 TEST(AutoShard, EveryInputOfZipAndConcatenateIsShardedByFiles) {
@@ -128,7 +130,7 @@ TEST(AutoShard, InterleavedFilesAreShardedByFile) {
     expected.push_back(80 + r);
   }
   EXPECT_EQ(scalars_of(auto_shard(interleaved, 5, 3, AutoShardPolicy::kAuto)), expected);
-  // Here the interleave itself reads no files; its input does.
+  // The interleaved datasets read no files, but the input of flat_map() does.
   const Dataset counted = records_of(*paths).flat_map(
       [](const Element& e) { return Dataset::range(number_in(e), number_in(e) + 1); });
   EXPECT_EQ(scalars_of(auto_shard(counted, 5, 3, AutoShardPolicy::kFile)),
@@ -153,8 +155,8 @@ TEST(AutoShard, ShardDoesNotShareCacheWithFullDataset) {
   EXPECT_EQ(scalars_of(auto_shard(all, 5, 3, AutoShardPolicy::kFile)).size(), 40u);
 }
 
-// Covers every decorator in dataset.h and augment.h separately (rebatch(): tests/strategy).
-TEST(AutoShard, ShardingByFileWorksThroughEveryDecorator) {
+// Covers every transformation in dataset.h and augment.h; tests/strategy covers rebatch().
+TEST(AutoShard, ShardingByFileWorksThroughEveryTransformation) {
   const auto same = [](const Element& e) { return e; };
   const auto yes = [](const Element&) { return true; };
   const auto alone = [](const Element& e) {
@@ -258,8 +260,8 @@ TEST(AutoShard, DataPolicyShardsElementsOfEveryFile) {
             expected);
 }
 
-// Quotes tf.data: "the shard before these datasets so that the right number of elements is
-// prefetched".
+// As in tf.data, the shard is inserted before final prefetch() calls, so that they prefetch the
+// right number of elements.
 TEST(AutoShard, DataShardPrecedesFinalPrefetch) {
   const Dataset ahead = Dataset::range(10).map([](const Element& e) { return e; }).prefetch(2);
   const Dataset own = auto_shard(ahead.prefetch(1), 5, 3, AutoShardPolicy::kData);
@@ -369,13 +371,13 @@ TEST(AutoShard, AutoPolicyShardsElementsIfThereAreFewerFilesThanWorkers) {
     all.insert(all.end(), part.begin(), part.end());
   }
   EXPECT_EQ(sorted(all), first_numbers(30));
-  // With two lists of files, the policy depends on the length of the shorter one.
+  // With two lists of files, the policy depends on the shorter list, not on the total.
   const Dataset both = Dataset::zip({records_of(record_files(3)), records});
   EXPECT_EQ(choose_auto_shard(both, 4, AutoShardPolicy::kAuto).policy, AutoShardPolicy::kData);
   EXPECT_EQ(choose_auto_shard(both, 3, AutoShardPolicy::kAuto).policy, AutoShardPolicy::kFile);
 }
 
-// A failing element must not cause the loss of others, even where concurrent calls read ahead.
+// An element that throws must not cause the loss of other elements.
 TEST(AutoShard, FailingElementDoesNotDropOtherElements) {
   for (std::int64_t broken : {0, 1, 2, 4}) {
     const Dataset numbers = Dataset::range(6).map([broken](const Element& e) {

@@ -42,7 +42,7 @@ TEST(ParallelMap, PreservesOrder) {
   for (int threads : {2, 3, 8}) {
     const Dataset mapped = Dataset::range(200).map(
         [](const Element& element) {
-          // Later elements finish first.
+          // Multiples of 7 finish after later elements.
           const std::int64_t value = number_in(element);
           if (value % 7 == 0) Clock::system().sleep_for(std::chrono::microseconds(300));
           return Element({number(value)});
@@ -59,7 +59,7 @@ TEST(ParallelMap, ProcessesElementsConcurrently) {
   const Dataset mapped = Dataset::range(3).map(
       [&](const Element& element) {
         if (++inside == 3) all_inside.set();
-        if (!all_inside.wait_until(soon())) fail(ErrorCode::kDeadlineExceeded, "alone");
+        if (!all_inside.wait_until(soon())) fail(ErrorCode::kDeadlineExceeded, "not concurrent");
         return element;
       },
       MapOptions{.num_parallel_calls = 3});
@@ -182,7 +182,7 @@ TEST(Prefetch, SkipWorksBeforeAndAfterFirstRead) {
   EXPECT_EQ(number_in(*elements->next()), 10);
 }
 
-/// Dataset of `length` numbers that counts how often elements are read.
+/// Creates datasets of numbers, and counts the elements read from them.
 struct CountedRange {
   std::shared_ptr<std::atomic<int>> reads = std::make_shared<std::atomic<int>>(0);
   Dataset dataset(std::int64_t length) const {
@@ -410,7 +410,7 @@ TEST(RandomFunction, DatasetsDoNotAdvanceGlobalGenerator) {
   EXPECT_EQ(run(true), run(false));
 }
 
-// Four files with three records each.
+/// Returns a dataset of four files with three records each.
 Dataset records() {
   const std::string folder = empty_folder();
   std::vector<std::string> paths;
@@ -423,7 +423,7 @@ Dataset records() {
   return tfrecord_dataset(paths);
 }
 
-// Returns the numbers drawn for the rows of all workers.
+/// Returns the numbers drawn for the elements of all workers.
 Numbers drawn_on_workers(const Dataset& dataset, int workers, AutoShardPolicy policy) {
   Numbers all;
   for (int worker = 0; worker < workers; ++worker) {

@@ -140,7 +140,8 @@ inline std::string seed_bytes(const std::string& name) {
   return read_file(std::string(TUTTI_FUZZ_SEEDS) + "/image/" + name);
 }
 
-/// Function that returns the channels of pixel (x, y). All PNG images are 5 pixels wide and 4 high.
+/// Function that returns the channels of pixel (x, y). All PNG seeds
+/// are 5 pixels wide and 4 pixels high.
 using Pixel = std::function<std::vector<int>(int x, int y)>;
 inline int red(int x, int) { return 50 * x; }
 inline int green(int, int y) { return 60 * y; }

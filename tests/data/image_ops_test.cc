@@ -27,7 +27,7 @@ Tensor counting(std::int64_t height, std::int64_t width, DType dtype = DType::kU
   return Tensor::from({height, width, 1}, std::vector<float>(values.begin(), values.end()));
 }
 
-/// 2 x 2 pixels with 3 channels, from TensorFlow's own tests.
+/// Image of 2 x 2 pixels with 3 channels, from TensorFlow's tests.
 const Numbers kPublished = {0, 5, 13, 54, 135, 226, 37, 8, 234, 90, 255, 1};
 Tensor published() { return bytes_image({2, 2, 3}, kPublished); }
 Tensor published_float() {
@@ -44,7 +44,7 @@ void expect_255ths(const Tensor& image, const std::vector<double>& expected) {
   }
 }
 
-// Values from tf's ResizeImageWithCropOrPadTest.
+// Values from TensorFlow's ResizeImageWithCropOrPadTest.
 TEST(ImageOps, ResizeWithCropOrPadMatchesTensorFlow) {
   struct Case {
     std::int64_t height, width, new_height, new_width;
@@ -131,7 +131,7 @@ TEST(ImageOps, EraseFillsOverlapOfBoxAndImage) {
                  "got 256");
 }
 
-// Values from tf's AdjustBrightnessTest.
+// Values from TensorFlow's AdjustBrightnessTest.
 TEST(ImageOps, BrightnessMatchesTensorFlow) {
   EXPECT_THAT(numbers_of(image::adjust_brightness(published(), 10. / 255.)),
               ElementsAre(10, 15, 23, 64, 145, 236, 47, 18, 244, 100, 255, 11));
@@ -141,7 +141,7 @@ TEST(ImageOps, BrightnessMatchesTensorFlow) {
                 {10, 15, 23, 64, 145, 236, 47, 18, 244, 100, 265, 11});
 }
 
-// Values from tf's AdjustContrastTest.
+// Values from TensorFlow's AdjustContrastTest.
 TEST(ImageOps, ContrastMatchesTensorFlow) {
   EXPECT_THAT(numbers_of(image::adjust_contrast(published(), 2.0)),
               ElementsAre(0, 0, 0, 62, 169, 255, 28, 0, 255, 135, 255, 0));
@@ -152,7 +152,7 @@ TEST(ImageOps, ContrastMatchesTensorFlow) {
       {-45.25, -90.75, -92.5, 62.75, 169.25, 333.5, 28.75, -84.75, 349.5, 134.75, 409.25, -116.5});
 }
 
-// Values from tf's AdjustSaturationTest and AdjustHueTest.
+// Values from TensorFlow's AdjustSaturationTest and AdjustHueTest.
 TEST(ImageOps, SaturationAndHueMatchTensorFlow) {
   EXPECT_THAT(numbers_of(image::adjust_saturation(published(), 0.5)),
               ElementsAre(6, 9, 13, 140, 180, 226, 135, 121, 234, 172, 255, 128));
@@ -186,8 +186,7 @@ TEST(ImageOps, ConversionToUInt8Saturates) {
               ElementsAre(0, 255, 127, 0));
 }
 
-// Follows TensorFlow's PerImageWhiteningTest; expects the values of its formula in double
-// precision.
+// Follows TensorFlow's PerImageWhiteningTest, but computes the expected values in double precision.
 TEST(ImageOps, StandardizationMatchesFormula) {
   for (const DType dtype : {DType::kUInt8, DType::kFloat32}) {
     Numbers values(13 * 9 * 3);
@@ -255,8 +254,8 @@ Tensor test_picture(int width, int height) {
       width, height);
 }
 
-/// Literal implementation: averages the pixels in range, weighted by distance; positions outside
-/// the image take the value of the nearest border pixel.
+/// Implements bilinear interpolation by its definition: averages nearby pixels, weighted by
+/// distance; positions outside the image take the value of the nearest border pixel.
 double slow_bilinear(const Tensor& image, double y, double x, std::int64_t channel) {
   double sum = 0;
   for (auto row = static_cast<std::int64_t>(y) - 2; row <= y + 2; ++row) {

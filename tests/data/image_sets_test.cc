@@ -69,7 +69,7 @@ INSTANTIATE_TEST_SUITE_P(
     Table, MalformedIdx,
     Values(Malformed{"Empty", "", {"offset 0", "at least 4 bytes, got 0"}},
            Malformed{"HalfMagic", bytes({0, 0}), {"offset 2", "got 2"}},
-           Malformed{"NoIdx", "PK\x03\x04zip", {"offset 0", "magic", "80 and 75"}},
+           Malformed{"NotIdx", "PK\x03\x04zip", {"offset 0", "magic", "80 and 75"}},
            Malformed{"UnknownType", bytes({0, 0, 7, 1, 0, 0, 0, 0}), {"offset 2", "got 7"}},
            Malformed{"SignedBytes",
                      bytes({0, 0, 9, 1, 0, 0, 0, 1, 1}),
@@ -170,7 +170,7 @@ TEST(ImageDataset, ScalesPixelsToUnitRangeAndWidensLabels) {
   EXPECT_EQ(first.at("labels").item_int(), 8);
 }
 
-// Values that an independent reader finds:
+// The expected values are the output of these commands:
 //   zcat train-labels-idx1-ubyte.gz | tail -c +9 | head -c 8 | od -An -tu1     ->  9 0 0 3 0 2 7 2
 //   zcat t10k-labels-idx1-ubyte.gz | tail -c +9 | head -c 8 | od -An -tu1      ->  9 2 1 1 6 1 4 6
 //   Sum of all pixels: zcat train-images-idx3-ubyte.gz | tail -c +17 | od -An -v -tu1 -w1 |
@@ -227,7 +227,7 @@ TEST(FixedLengthRecords, SkipsHeaderAndFooterOfEveryFile) {
   EXPECT_EQ(dataset.cardinality(), std::nullopt);
 }
 
-// Each record is larger than the read buffer, so skipping one requires a seek in the file.
+// The first file is larger than the read buffer, so skipping many records requires a seek.
 TEST(FixedLengthRecords, ResumesAtAnyPosition) {
   constexpr std::int64_t kSize = 10000;
   const std::string folder = empty_folder();
@@ -342,7 +342,7 @@ TEST(Cifar10, FindsFilesInFolderOrSubfolder) {
   }
 }
 
-// Reads the archive as downloaded, without unpacking it. (archives_test.cc tests a compressed one.)
+// Reads a tar archive without unpacking it. archives_test.cc tests a compressed archive.
 TEST(Cifar10, ReadsArchiveByFolderOrPath) {
   const std::string folder = empty_folder();
   const std::string archive = folder + "/cifar-10-binary.tar.gz";
@@ -384,7 +384,7 @@ TEST(Cifar10, ErrorNamesMissingFileAndSearchedPaths) {
   const std::string folder = empty_folder();
   EXPECT_ERROR(read_cifar10(folder, Split::kTrain), kNotFound,
                "failed to find file: data_batch_1.bin", folder, "cifar-10-batches-bin",
-               "cifar-10-binary.tar.gz", "put it there");
+               "cifar-10-binary.tar.gz", "download the archive");
   for (int i = 1; i <= 4; ++i) {
     write_bytes(folder + "/data_batch_" + std::to_string(i) + ".bin", record(i, 0, 0, 0));
   }

@@ -1,4 +1,4 @@
-// Tests PNG images and folders of them: pixels, labels and damaged files. Built only with libpng.
+// Tests PNG images and image_folder(): pixels, labels and damaged files. Built only with libpng.
 // SPDX-License-Identifier: Apache-2.0
 #include <set>
 
@@ -125,7 +125,7 @@ TEST(PngFile, IsRefusedAbovePixelLimit) {
   EXPECT_ERROR(decode_png(seed_bytes("rgb.png"), "here", {.max_pixels = 19}), kResourceExhausted,
                "here", "at most 19 pixels", "got 4 x 5", "max_pixels");
   EXPECT_EQ(decode_png(seed_bytes("rgb.png"), "here", {.max_pixels = 20}).num_elements(), 60);
-  // The header of a 10000 x 10000 pixel image, with its checksum from Python's zlib.crc32.
+  // Header of an image of 10000 x 10000 pixels. Python's zlib.crc32 computed its checksum.
   const std::string bomb(
       "\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR\0\0\x27\x10\0\0\x27\x10\x08\x02\0\0\0"
       "\x35\x2c\xf5\x70",

@@ -181,7 +181,7 @@ TEST(Csv, Reads16BitFloatsAndRejectsValuesOutOfRange) {
                  "'65520'");
 }
 
-// As in the tutorials, the training file determines the types and vocabularies of other files.
+// The training file determines the types and vocabularies of the other files.
 TEST(Csv, ColumnsOfTrainingTableApplyToOtherFiles) {
   const std::string train = file_of("class,zip,y\nThird,01234,0\nFirst,99999,1\nThird,01234,1\n");
   const std::string test = file_of("class,zip,y\nFirst,01234,1\n", "test.csv");

@@ -293,7 +293,7 @@ TEST(PackDataset, ReportsCardinalityAndRefusesInvalidInput) {
   EXPECT_EQ(Dataset::range(4).batch(2).pack(2).source().batch_depth(), 0);
   EXPECT_INVALID(kDocuments.pack(0, {.shift = 1}), "Dataset::pack", "got 0 and 1");
   EXPECT_INVALID(rows_of(Dataset::range(3).pack(2)),
-                 "a vector [n] of int64 or int32, got 1 components", "int64 []");
+                 "a vector [n] of int64 or int32, got 1 component(s)", "int64 []");
   EXPECT_INVALID(rows_of(Dataset::from_tensors({Tensor::zeros({3}), Tensor::zeros({3})}).pack(2)),
                  "got 2 components");
   EXPECT_INVALID(rows_of(Dataset::from_tensors({Tensor::zeros({3})}).pack(2)), "float32 [3]");
@@ -321,7 +321,8 @@ std::vector<Pipeline> pipelines() {
        }},
       {"Shuffled", [=] { return base.shuffle(4, 7); }},
       {"ShuffledAndBatched", [=] { return base.shuffle(11, 7).batch(3); }},
-      {"BatchedDropping", [=] { return base.batch(3, BatchOptions{.drop_remainder = true}); }},
+      {"BatchedDroppingRemainder",
+       [=] { return base.batch(3, BatchOptions{.drop_remainder = true}); }},
       {"BatchedThenShuffled", [=] { return base.batch(2).shuffle(3, 1); }},
       {"Repeated", [=] { return base.shuffle(11, 7).repeat(2).batch(4); }},
       {"Sharded", [=] { return base.shard(3, 1); }},
@@ -329,7 +330,7 @@ std::vector<Pipeline> pipelines() {
       {"Mapped", [=] { return base.map(twice).take(6); }},
       {"MappedInParallel",
        [=] { return base.shuffle(4, 2).map(twice, MapOptions{.num_parallel_calls = 3}); }},
-      {"MappedAtRandom",
+      {"MappedWithRandomNumbers",
        [=] {
          set_random_seed(3);  // as at the start of a new process
          const auto draw = [](std::int64_t below) {
@@ -383,11 +384,11 @@ std::vector<Pipeline> pipelines() {
       {"TakenWhile",
        [=] { return base.take_while([](const Element& e) { return number_in(e) < 6; }); }},
       {"PaddedBatches", [=] { return base.shuffle(5, 2).padded_batch(3); }},
-      {"SharedByElements",
+      {"AutoShardedByElements",
        [=] { return auto_shard(base.shuffle(5, 2), 3, 1, AutoShardPolicy::kData); }},
-      {"BatchesSharedByElements",
+      {"BatchesAutoShardedByElements",
        [=] { return auto_shard(base.shuffle(5, 2).batch(2), 3, 1, AutoShardPolicy::kData); }},
-      {"SharedByFiles",
+      {"AutoShardedByFiles",
        [] {
          std::vector<std::string> paths;
          for (int f = 0; f < 4; ++f) {

@@ -170,7 +170,7 @@ TEST(Tokenizer, FindsSpecialTokensInTexts) {
   EXPECT_EQ(tokenizer.number_of("<|end|>"), 261);
 }
 
-/// Merges pairs as described in the papers: every round examines all pairs.
+/// Merges pairs as in the original byte-pair encoding: every round examines all pairs.
 std::vector<std::int64_t> slowly_merged(const std::string& piece) {
   std::vector<std::string> parts;
   for (const char c : piece) parts.emplace_back(1, c);
@@ -232,7 +232,7 @@ std::string changed_seed(const std::string& part, const std::string& by,
   return json.replace(at, part.size(), by);
 }
 
-TEST(Tokenizer, ReadsOptions) {
+TEST(Tokenizer, AppliesOptionsFromFile) {
   const auto encode = [](const std::string& part, const std::string& by, const char* text) {
     return parse_tokenizer(changed_seed(part, by), "f").encode(text);
   };
@@ -408,8 +408,8 @@ TEST(Tokenizer, ReadsGpt2Files) {
                "read_tokenizer: ", "/no/tokenizer.json");
 }
 
-// A common introductory example. Among equally frequent pairs, the pair found first is merged
-// first.
+// A common introductory example of byte-pair encoding. Among equally frequent pairs, the pair found
+// first is merged first.
 TEST(TrainTokenizer, MergesMostFrequentPairsFirst) {
   const Json file = Json::parse(train_tokenizer("aaabdaaabac", 290));
   std::vector<std::string> merges;

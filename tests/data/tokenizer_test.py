@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-# Compares BytePairTokenizer with Hugging Face's tokenizers on 10,000 random texts, each split in
-# four ways.
+# Compares BytePairTokenizer with Hugging Face's tokenizers on 10,000 random texts, for several
+# pre-tokenizers.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: tokenizer_test.py --install                makes a virtual environment with tokenizers in .venv/tokenizers
-       tokenizer_test.py --install-if-possible    the same; says so where it cannot, and succeeds
-       tokenizer_test.py TOKENIZE_TEXTS           the program of tokenize_texts.cc; runs in that environment"""
+       tokenizer_test.py --install-if-possible    same as --install, but succeeds, with a message, if it cannot install
+       tokenizer_test.py TOKENIZE_TEXTS           runs the tests in that environment; TOKENIZE_TEXTS is the program of tokenize_texts.cc"""
 import json
 import pathlib
 import random
@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 from support import package_environment  # noqa: E402
 
-# Installs no dependencies: they only serve to download other projects' tokenizers.
+# The package's dependencies are not installed, because it needs them only to download tokenizers.
 ENVIRONMENT = package_environment.PackageEnvironment("tokenizers", ["--no-deps", "tokenizers"])
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
           r"|\s+(?!\S)|\s+")
@@ -97,7 +97,7 @@ class AgreesWithTokenizers(unittest.TestCase):
         self.assertEqual(len(results), len(self.texts))
         for text, theirs, ours in zip(self.texts, expected, results):
             self.assertEqual(ours["tokens"], theirs.ids, repr(text))
-            # Before comparing, normalizes: since version 0.23 `tokenizers` decodes an added token
+            # Normalizes both texts, because since version 0.23 `tokenizers` decodes an added token
             # to its normal form.
             decoded = tokenizer.decode(theirs.ids, skip_special_tokens=False)
             self.assertEqual(*(unicodedata.normalize("NFC", each) for each in (ours["text"], decoded)), repr(text))
@@ -183,7 +183,7 @@ class AgreesWithTokenizers(unittest.TestCase):
     def test_character_classes(self):
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-        # A merge applies only within a piece. So it reveals whether a letter, digit, sign or gap is
+        # A merge applies only within a piece, and so reveals whether a letter, digit, sign or gap is
         # in the same piece as the first byte of the text that follows.
         alphabet = {letter: number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
         behind = [letter for letter in alphabet if letter > "\x7f"]

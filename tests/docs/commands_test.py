@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage: commands_test.py FOLDER_OF_PROGRAMS[:FOLDER...] FILE.md...
 
-One shell runs the commands of a ```sh block one after another, in an empty folder for each page. Each must
-succeed, unless its line ends with "# exit code N": then its exit code must be N. Commands of a ```sh elsewhere
-block need other machines or files: only their syntax is checked.
+One shell runs the commands of a ```sh block one after another, in an empty folder for each page. Each command
+must succeed, unless its line ends with "# exit code N": then its exit code must be N. Commands of a ```sh elsewhere
+block need other machines or files, so only their syntax is checked.
 """
 import os
 import pathlib
@@ -35,7 +35,7 @@ def check(commands, marks, folder, environment):
     for number, command in enumerate(commands):
         expected = int((re.search(r"# exit code (\d+)$", command) or [0, 0])[1])
         script += f"{command}\nstatus=$?\n"
-        script += f'[ $status = {expected} ] || {{ echo "command {number + 1} ended with $status" >&2; exit 1; }}\n'
+        script += f'[ $status = {expected} ] || {{ echo "command {number + 1} exited with code $status, not {expected}" >&2; exit 1; }}\n'
     words = ["bash", "-n", "-c", script] if marks == "elsewhere" else ["bash", "-c", script]
     result = subprocess.run(words, text=True, capture_output=True, timeout=LIMIT, cwd=folder, env=environment)
     if result.returncode == 0:
@@ -53,7 +53,7 @@ def main():
             for match in BLOCK.finditer(pathlib.Path(page).read_text(encoding="utf-8")):
                 marks = match.group(1).strip()
                 if marks not in ("", "elsewhere"):
-                    errors.append(f"{page}: unknown mark '{marks}'; expected none or 'elsewhere'")
+                    errors.append(f"{page}: unknown mark '{marks}'; expected no mark or 'elsewhere'")
                 commands = commands_of(match.group(2))
                 num_commands += len(commands)
                 error = check(commands, marks, folder, environment)

@@ -5,7 +5,7 @@
           extract_snippets.py --check FILE.md...         fails on blocks that no test can cover
 
 A ```cpp block with `int main` is a program: it is compiled and run. A block marked ```cpp fragment is a part of a
-program that is only shown; a page may have only a few. Any other ```cpp block is an error.
+program and is neither compiled nor run; a page may have only a few fragments. Any other ```cpp block is an error.
 """
 import pathlib
 import re
@@ -46,15 +46,15 @@ def check(paths):
             if marks == "fragment":
                 fragments_here += 1
             elif marks:
-                errors.append(f"{path}:{line}: unknown mark '{marks}'; expected none or 'fragment'")
+                errors.append(f"{path}:{line}: unknown mark '{marks}'; expected no mark or 'fragment'")
             elif "int main" not in code:
-                errors.append(f"{path}:{line}: neither a whole program nor marked ```cpp fragment")
+                errors.append(f"{path}:{line}: expected a program with 'int main', or the mark ```cpp fragment")
             else:
                 programs += 1
         fragments += fragments_here
         if fragments_here > FRAGMENTS_PER_FILE:
             errors.append(f"{path}: {fragments_here} fragments; expected at most {FRAGMENTS_PER_FILE}: "
-                          "turn some into programs")
+                          "convert some into programs")
     for error in errors:
         print(error)
     print(f"docs: {programs} programs, {fragments} fragments, {len(errors)} errors")

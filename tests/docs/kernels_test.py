@@ -36,21 +36,21 @@ def operations_of(sources, formulas):
 def main():
     root = pathlib.Path(sys.argv[1])
     sources = {path.name: path.read_text(encoding="utf-8") for path in sorted((root / "tensor" / "cuda").iterdir()) if path.suffix in (".cu", ".cc", ".h")}
-    assert sum(len(KERNEL.findall(text)) == text.count("__global__") for text in sources.values()) == len(sources), "a __global__ that is not understood"
+    assert sum(len(KERNEL.findall(text)) == text.count("__global__") for text in sources.values()) == len(sources), "a __global__ does not match the pattern KERNEL"
     page = (root / "docs" / "gpu_kernels.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([\w.]+)` \| `(\w+)` \| (\w+) \| \S", page, re.MULTILINE)
     listed = {(file, kernel): kind for file, kernel, kind in rows}
     actual = kernels_of(sources)
-    mistakes = [f"{kernel}: twice" for kernel in listed if [row[:2] for row in rows].count(kernel) > 1]
-    mistakes += [f"{file}: {kernel} ({kind}) is missing or other" for (file, kernel), kind in actual.items() if listed.get((file, kernel)) != kind]
-    mistakes += [f"{file}: there is no {kernel}" for file, kernel in listed if (file, kernel) not in actual]
+    mistakes = [f"{kernel}: listed twice" for kernel in listed if [row[:2] for row in rows].count(kernel) > 1]
+    mistakes += [f"{file}: {kernel} ({kind}) is missing or listed with another kind" for (file, kernel), kind in actual.items() if listed.get((file, kernel)) != kind]
+    mistakes += [f"{file}: has no kernel {kernel}" for file, kernel in listed if (file, kernel) not in actual]
     operations = {file: set(names.split(", ")) for file, names in re.findall(r"^\| `([\w.]+)` \| ([A-Z][\w, ]*) \|$", page, re.MULTILINE)}
     expected = operations_of(sources, (root / "tensor/cpu/elementwise_functions.h").read_text(encoding="utf-8"))
-    mistakes += [f"{file}: its operations are {sorted(names)}, got {sorted(operations.get(file, []))}" for file, names in expected.items()
+    mistakes += [f"{file}: expected the operations {sorted(names)}, got {sorted(operations.get(file, []))}" for file, names in expected.items()
                  if operations.get(file) != names]
-    mistakes += [f"{file} registers nothing" for file in operations if file not in expected]
+    mistakes += [f"{file}: registers no operations" for file in operations if file not in expected]
     if mistakes or len(actual) < 40 or len(expected) < 15:
-        sys.exit(f"docs/gpu_kernels.md, of {len(actual)} kernels:\n" + "\n".join(mistakes))
+        sys.exit(f"docs/gpu_kernels.md ({len(actual)} kernels and {len(expected)} registering files in tensor/cuda):\n" + "\n".join(mistakes))
     print(f"{len(actual)} kernels, {sum(map(len, expected.values()))} operations")
 
 

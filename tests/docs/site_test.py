@@ -78,14 +78,14 @@ def check(site, docs=None):
                 if target != name:
                     linked.add(target)
                 if fragment and fragment not in pages[target].anchors:
-                    errors.add(f"{name}: {link}: no such place in {target}")
+                    errors.add(f"{name}: {link}: no such anchor in {target}")
     errors |= {f"{name}: no page links to it" for name in set(pages) - linked}
     for source in sorted(docs.glob("*.md")) if docs else []:
         text, page, name = source.read_text(encoding="utf-8"), pages[source.stem + ".html"], source.stem + ".html"
         expected = len(re.findall(r"^#{1,6} ", FENCED.sub("", text), re.MULTILINE))
         if page.num_headings != expected:
-            errors.add(f"{name}: {page.num_headings} headings; expected the {expected} of {source.name}")
-        errors |= {f"{name}: not a block of code: {block}" for _, block in FENCED.findall(text)
+            errors.add(f"{name}: {page.num_headings} headings; expected {expected} as in {source.name}")
+        errors |= {f"{name}: expected as a code block: {block}" for _, block in FENCED.findall(text)
                    if "".join(block.split()) not in page.code}
     return sorted(errors), len(pages), num_links
 
@@ -103,8 +103,8 @@ def self_test():
         assert found("<a href='a/b.html#x'>") == []
         assert found("<a href='a/b.html'><a href='https://elsewhere.invalid'>", "<a href='..'>") == []
         assert found("<a href='a/b.html'><img src='c.svg'>") == ["index.html: c.svg: no such file"]
-        assert found("<a href='a/b.html#y'>") == ["index.html: a/b.html#y: no such place in a/b.html"]
-        assert found("<a href='#top'><a href='a/b.html'>") == ["index.html: #top: no such place in index.html"]
+        assert found("<a href='a/b.html#y'>") == ["index.html: a/b.html#y: no such anchor in a/b.html"]
+        assert found("<a href='#top'><a href='a/b.html'>") == ["index.html: #top: no such anchor in index.html"]
         assert found("<p>") == ["a/b.html: no page links to it"]
         link = "<a href='a/b.html'>"
         for rendered in ("<p>2 * x\nis <code>a\n* b</code></p>", "<pre><code>a\n* b\n```sh\n</code></pre>", "<li>a</li>\n<li>1. b</li>",

@@ -99,7 +99,7 @@ class Cifar10(unittest.TestCase):
         result = run("check_real_data", "--data_dir", nowhere, codes=(77,))
         self.assertIn("unproven: the loss near step 1,270", result.stdout)
         self.assertIn(nowhere, result.stdout)
-        # Does not check results, because synthetic images have no meaningful ones.
+        # check_real_data checks no results on synthetic images, which are not the published ones.
         self.train("cifar10_train", "--max_steps", "1", "--batch_size", "2")
         result = run("check_real_data", "--data_dir", os.path.join(self.data_dir(), "synthetic"), codes=(77,))
         self.assertIn("expected the 50000 images", result.stdout)
@@ -125,12 +125,12 @@ class Cifar10(unittest.TestCase):
         rate, seconds, times = (float(number) for number in found.groups())
         self.assertAlmostEqual(rate * seconds, 16, delta=0.05 * seconds + 0.0005 * rate + 0.0001)
         self.assertAlmostEqual(times, rate / 155.7, delta=0.006)
-        # The speed depends on other work of this machine. The test only checks that the exit code
+        # Other programs on this machine affect the speed, so the test only checks that the exit code
         # agrees with the measured speed.
         self.assertEqual(result.returncode, 0 if times > 1.005 else 1 if times < 0.995 else result.returncode)
 
     def test_one_core_is_faster_than_published_machine(self):
-        """Measures the processor time of the complete program, including its start, because other programs do not affect it."""
+        """Measures the processor time of the complete program, because other programs do not affect this time."""
         steps, batch = 20, 64
         before = os.times()
         run("check_speed", "--data_dir", self.data_dir(), "--train_dir", self.train_dir, "--steps", str(steps),
@@ -138,7 +138,7 @@ class Cifar10(unittest.TestCase):
         after = os.times()
         seconds = after.children_user - before.children_user + after.children_system - before.children_system
         rate = 2 * batch * steps / seconds
-        print(f"{rate:.0f} pictures per second of one core; published: 151 to 156 of a machine")
+        print(f"{rate:.0f} images per second on one core; published: 151 to 156 on one machine")
         self.assertGreater(rate, 156)
 
     def evaluate(self, *flags, codes=(0,)):

@@ -24,7 +24,7 @@ KEYS = {"strategy", "num_replicas", "cross_device_ops", "numerics", "steps", "ex
 
 def run(program, *flags, code=0, **variables):
     """Runs a program with additional environment variables. Its exit code must be `code`."""
-    if program in NETWORKS and "--test-examples" not in flags:  # after a few steps: on a few examples
+    if program in NETWORKS and "--test-examples" not in flags:  # limits evaluation, because few steps are trained
         flags += ("--test-examples", "500")
     result = subprocess.run([os.path.join(FOLDER, program), *flags], text=True, errors="backslashreplace", capture_output=True, timeout=600,
                             env={**os.environ, **variables})
@@ -63,7 +63,7 @@ class Examples(MetricsTestCase):
                 self.check_metrics(metrics, 40)
                 self.assertEqual(metrics["strategy"], "mirrored")
                 self.assertEqual(metrics["num_replicas"], 2)
-                self.assertAlmostEqual(metrics["losses"][0], 2.3026, delta=0.3)  # ln(10): untrained
+                self.assertAlmostEqual(metrics["losses"][0], 2.3026, delta=0.3)  # ln(10), as in an untrained network
                 self.assertLess(sum(metrics["losses"][-5:]) / 5, 0.75 * metrics["losses"][0])
                 self.assertIn("cpu:1", output)  # lists its devices
 
@@ -74,13 +74,13 @@ class Examples(MetricsTestCase):
                 result = run("estimator", "--devices", "cpu:0", "--replicas", replicas, "--examples", "12",
                              "--checkpoint-dir", folder)
                 hashes.add(re.search("weights +([0-9a-f]{32})", result.stdout).group(1))
-        self.assertEqual(len(hashes), 3)  # 12, 6 and 3 steps: before the line is found
+        self.assertEqual(len(hashes), 3)  # 12, 6 and 3 steps do not suffice to converge to the same weights
         with tempfile.TemporaryDirectory() as folder:
             workers = run("../bin/tutti", "run", "-n", "2", "--", os.path.join(FOLDER, "estimator"), "--strategy",
                           "multi_worker_mirrored", "--devices", "cpu:0", "--examples", "12", "--checkpoint-dir", folder)
             found = re.findall("weights +([0-9a-f]{32})", workers.stdout)
             self.assertEqual(len(found), 2)
-            self.assertEqual(len(hashes | set(found)), 3)  # those of two replicas
+            self.assertEqual(len(hashes | set(found)), 3)  # two workers get the weights of two replicas
 
     def test_client_trains_an_estimator_on_remote_workers(self):
         program = os.path.join(FOLDER, "estimator_client")
@@ -104,7 +104,7 @@ class Examples(MetricsTestCase):
         losses = [float(row[4]) for row in rows]
         for loss in losses[:3]:
             self.assertAlmostEqual(loss, 1.33919, places=3)
-        self.assertLess(losses[3], losses[0])  # four updates a step
+        self.assertLess(losses[3], losses[0])  # four updates per step
 
     def check_trace(self, trace):
         """Checks that the spans of each thread are nested or disjoint. Returns all events except metadata."""
@@ -123,7 +123,7 @@ class Examples(MetricsTestCase):
             for begin, end in sorted(spans, key=lambda span: (span[0], -span[1])):
                 while open_until and open_until[-1] <= begin + 0.002:
                     open_until.pop()
-                self.assertTrue(not open_until or end <= open_until[-1] + 0.002, "spans cross")
+                self.assertTrue(not open_until or end <= open_until[-1] + 0.002, "spans overlap without being nested")
                 open_until.append(end)
         return events
 
@@ -143,7 +143,7 @@ class Examples(MetricsTestCase):
             inside = [e for e in events if begin <= e["ts"] <= end]
             ready = [e for e in inside if e["name"] == "ready"]
             if not ready:
-                continue  # evaluation
+                continue  # a step of the evaluation
             with_gradients += 1
             self.assertGreater(max(e["args"]["bucket"] for e in ready), 1)
             self.assertTrue(all(e["args"]["label"] for e in ready))
@@ -245,7 +245,7 @@ class Examples(MetricsTestCase):
                     self.assertTrue(any(event["name"] == "update" for event in events))
 
     def test_gpt_too_large_for_mirrored_trains_fully_sharded_and_on_mesh(self):
-        """Mirrored weights of 7 MB with Adam take 28 MB on each device; in four shards, they take a quarter of this."""
+        """Mirrored weights of 7 MB with Adam take 28 MB on each device; in four shards, they take a quarter of this memory."""
         flags = ["--text", LICENSE, "--context", "16", "--layers", "4", "--heads", "4", "--features", "192",
                  "--batch-size", "8", "--steps", "3", "--epochs", "1", "--tokens", "4", "--devices", "cpu:0-3", "--max-memory", "24"]
         mirrored = run("gpt/gpt", *flags, "--strategy", "mirrored", code=1)
@@ -315,7 +315,7 @@ class Examples(MetricsTestCase):
 
 
 class Learning(MetricsTestCase):
-    """Trains until an accuracy or a loss is reached."""
+    """Trains networks and checks that they reach an accuracy or a loss."""
 
     def test_networks_learn_in_16_bits(self):
         for program in NETWORKS:
@@ -338,7 +338,7 @@ class Learning(MetricsTestCase):
                 result = run("tutorial_networks", "--network", network, "--min-accuracy", str(floor), *flags)
 
     def test_gpt_learns_license_text_and_generates(self):
-        """Trains both networks on bytes and on byte pairs. A saved model continues a text as before."""
+        """Trains a GPT-2 on bytes and a Llama on byte pairs. A model that is saved and loaded generates the same text."""
         licence = next(path for path in ("/usr/share/common-licenses/GPL-3", LICENSE) if os.path.exists(path))
         small = ["--text", licence, "--context", "32", "--layers", "2", "--heads", "2", "--features", "32", "--batch-size", "16",
                  "--learning-rate", "0.01", "--steps", "60", "--epochs", "9", "--tokens", "40", "--prompt", "The ", "--devices",
@@ -386,7 +386,7 @@ class Tutorials(unittest.TestCase):
         self.assertGreater(float(re.search(r"Evaluation accuracy: ([01]\.\d+)", said)[1]), 0.75, said)
 
     def test_model_garden(self):
-        """Trains the guide's residual network under the strategy that replicates it."""
+        """Trains the guide's residual network on two replicas."""
         result = run("../bin/train_resnet", "--network", "resnet20", "--devices", "cpu:0-1", "--batch-size", "8", "--image-size", "16",
                      "--batches", "1", "--learning-rate", "0.02", "--losses", "--steps", "6")
         losses = json.loads(result.stdout.splitlines()[-1])["losses"]

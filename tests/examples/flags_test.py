@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage: flags_test.py SOURCE_FOLDER FOLDER_OF_PROGRAMS
 
-A flag's variable is named in its declaration. It counts as read if a function that main() reaches uses it for anything
-but declaring, removing or checking a flag. Functions of examples/common and of the strategies' factory are included if
+A flag's variable is named in its declaration. The variable counts as read if a function that main() reaches uses it for
+anything except declaring, removing or checking a flag. Functions of examples/common and of the strategies' factory are included if
 a function that is reached names them.
 """
 import pathlib
@@ -86,7 +86,7 @@ def unread_flags(program, binary):
         if flag not in variables:
             yield f"{flag}: its declaration was not found"
         elif not re.search(rf"(?<!\*)(?<!& )\b{variables[flag]}\b(?! = [^=][^;]*;)", used):
-            yield f"{flag}: {program.name} reads {variables[flag]} nowhere"
+            yield f"{flag}: {program.name} never reads {variables[flag]}"
 
 
 def main():
@@ -95,7 +95,7 @@ def main():
     for program in programs:
         binary = PROGRAMS / program.relative_to(folder).with_suffix("")
         if not binary.exists():
-            continue  # a build without gRPC or XLA
+            continue  # not built without gRPC or XLA
         count += 1
         mistakes += [f"{program.stem}: {mistake}" for mistake in unread_flags(program, binary)]
     assert count >= 10, f"found {count} of {len(programs)} programs in {PROGRAMS}"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-# Checks the manifests of examples/clusters: syntax, names, ports, and that the program which they
-# start knows its flags.
+# Checks the manifests of examples/clusters: syntax, names, ports, and that the started programs
+# accept the given flags.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: manifests_test.py SOURCE_FOLDER PROGRAM_TUTTI FOLDER_OF_EXAMPLE_PROGRAMS"""
 import json
@@ -52,7 +52,7 @@ def owner(path):
 
 class Manifests(unittest.TestCase):
     def check_program(self, words):
-        """Checks that the image contains the program at this path, that it was built, and that it knows the given flags."""
+        """Checks that the image contains the program at this path, that it was built, and that it accepts the given flags."""
         self.assertTrue(words[0].startswith(INSTALLED), words)
         name = words[0][len(INSTALLED):]
         self.assertIn(f"build/examples/{name} ", dockerfile())
@@ -62,7 +62,7 @@ class Manifests(unittest.TestCase):
                 self.assertIn(word, re.findall(r"--[\w-]+", help_text))
 
     def check_secret(self, pod, container):
-        """Checks that the variable names a file in a mounted secret that only its owner can read."""
+        """Checks that /etc/tutti is a mounted secret that only its owner can read."""
         mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
         volumes = {volume["name"]: volume for volume in pod["volumes"]}
         secret = volumes[mounts["/etc/tutti"]]["secret"]
@@ -206,4 +206,4 @@ class Image(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    counted_unittest.main(apart=["Image"])  # whose packages are those of one system
+    counted_unittest.main(apart=["Image"])  # Image needs the system of the image

@@ -1,5 +1,5 @@
-// Fuzzes the call message reader of a server or a client. An input is a sequence of messages, each
-// of which arrives in slices.
+// Fuzzes CallReader, with which servers and clients read call messages. An input is a sequence of
+// messages, each of which arrives in slices.
 // SPDX-License-Identifier: Apache-2.0
 #include <vector>
 

@@ -1,4 +1,4 @@
-// Fuzzes data that coordinators and workers read: arguments and results of steps, and messages.
+// Fuzzes messages between coordinators and workers: arguments, requests and results of closures.
 // SPDX-License-Identifier: Apache-2.0
 #include <span>
 

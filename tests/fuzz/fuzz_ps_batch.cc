@@ -1,4 +1,4 @@
-// Fuzzes data that a parameter server reads from connections: batches of operations and replies.
+// Fuzzes messages between parameter servers and clients: batches of operations, and replies.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstddef>

@@ -80,8 +80,7 @@ struct Receiver {
   std::shared_ptr<Incoming> incoming = std::make_shared<Incoming>();
 };
 
-/// Passes arbitrary bytes to a connection: some messages have receivers, and others are buffered up
-/// to a limit.
+/// Passes arbitrary bytes to a connection. Messages without a receiver are buffered up to a limit.
 void read_stream(std::span<const std::byte> bytes, std::size_t most) {
   Wire wire(std::size_t{1} << 16);
   std::array<Receiver, 3> receivers{Receiver(0, 0, 0), Receiver(7, 0, 16), Receiver(7, 8, 100)};

@@ -1,5 +1,5 @@
-// Fuzzes the parser of tokenizer.json: any input yields an Error, or a tokenizer whose decoding
-// restores encoded texts.
+// Fuzzes the parser of tokenizer.json: any input yields an Error, or a tokenizer that can encode
+// the input and decode the tokens.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/fuzz/fuzz_target.h"
 #include "tutti/data/tokenizer.h"

@@ -1,6 +1,6 @@
 // Fuzzes the reader of a checkpoint version's index: every text must yield an index or an Error,
-// and every accepted index must survive a write and a read. The target corrects the checksum,
-// because random inputs would almost never have a valid one.
+// and every accepted index must survive a write and a read. Each input is read unchanged, and
+// again with a correct checksum, which random inputs almost never have.
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/version.h"
 #include "tests/fuzz/fuzz_target.h"

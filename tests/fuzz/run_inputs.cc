@@ -1,5 +1,4 @@
-// Runs a fuzz target without libFuzzer, on its seed files and several thousand damaged copies of
-// them.
+// Runs a fuzz target without libFuzzer, on its seed files and on damaged copies of them.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdio>

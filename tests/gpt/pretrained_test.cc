@@ -118,8 +118,8 @@ Tensor tokens_of() {
   return Tensor::from<std::int64_t>({1, kContext}, {3, 18, 0, 7, 7, 11, 2, 5, 16});
 }
 
-// The following functions implement modeling_gpt2.py and modeling_llama.py from Hugging Face's
-// `transformers`, with the same tensor names.
+// The following functions implement the forward passes of modeling_gpt2.py and modeling_llama.py
+// from Hugging Face's `transformers`, with the same tensor names.
 
 /// Returns x * w^T, where w has shape [out, in], like torch.nn.Linear.
 Tensor linear(const Tensor& x, const Tensor& w) { return matmul(x, w, {.transpose_b = true}); }
@@ -230,7 +230,7 @@ TEST(PretrainedLlama, LogitsMatchPublishedForwardPass) {
   }
 }
 
-TEST(Pretrained, CanBeFineTunedSavedAndReloadedUnderAnyStrategy) {
+TEST(Pretrained, CanBeFineTunedSavedAndReloadedUnderMirroredStrategy) {
   const Folder folder("own"), again("again");
   write_folder(folder, llama_weights(false).file, llama_config(false));
   MirroredStrategy strategy({.devices = "cpu:0-1"});

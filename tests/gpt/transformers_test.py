@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-# Compares logits and tokens of examples/gpt with Hugging Face's transformers, for folders of GPT-2
-# and Llama.
+# Compares logits and generated tokens of examples/gpt with those of Hugging Face's transformers, for
+# GPT-2 and Llama.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: transformers_test.py PROGRAM [Transformers.test_NAME]    needs a Python with torch and transformers"""
 import os
@@ -43,8 +43,8 @@ class Transformers(unittest.TestCase):
                                        pad_token_id=0, eos_token_id=None)
             self.assertGreater(expected.std().item(), 0.3)
             apart = (results["logits"] - expected).abs().max().item()
-            print(f"{type(model).__name__}: {sum(p.numel() for p in model.parameters()):,} parameters, logits of deviation "
-                  f"{expected.std().item():.2f}, {apart:.2g} apart")
+            print(f"{type(model).__name__}: {sum(p.numel() for p in model.parameters()):,} parameters; logits have a standard deviation of "
+                  f"{expected.std().item():.2f} and differ by at most {apart:.2g}")
             self.assertLess(apart, TOLERANCE)
             self.assertTrue(torch.equal(results["generated"][:, -12:], generated[:, -12:]), (results["generated"], generated))
             # transformers must be able to load what examples/gpt saves.

@@ -96,7 +96,7 @@ Outcome train(const char* devices, const char* ops, bool by_replays, int num_ste
 
 void expect_replays_equal_the_function(const char* devices, const char* ops, int num_replicas) {
   const Outcome expected = train(devices, ops, false, 6), got = train(devices, ops, true, 6);
-  // all three depend on the schedule, dropout masks and moving statistics
+  // Losses, weights and state depend on the schedule, dropout masks and moving statistics.
   EXPECT_EQ(got.losses, expected.losses);
   EXPECT_EQ(got.weights, expected.weights);
   EXPECT_EQ(got.state, expected.state);
@@ -151,7 +151,7 @@ TEST(CapturedStep, VariablesAreReadableAndAssignableBetweenReplays) {
   EXPECT_THAT(snapshot.to_doubles(), ElementsAre(4, 5));
   x.assign(Tensor::from<float>({2}, {100, 200}));
   EXPECT_THAT(run(), ElementsAre(1010, 2010));
-  // later replays do not overwrite this result
+  // The later replay does not overwrite this result.
   EXPECT_THAT(result.to_doubles(), ElementsAre(50, 60));
   EXPECT_THAT(x.value().to_doubles(), ElementsAre(101, 201));
 }
@@ -368,7 +368,7 @@ TEST(GpuVariables, ScatterMatchesCpuBitwiseForEveryType) {
       const Tensor indices = Tensor::from<std::int32_t>({count}, rows);
       for (const auto& [name, scatter] : kScatters) {
         if (dtype == DType::kBool && scatter != &Variable::scatter_update) continue;
-        // products of int32 would overflow
+        // integer products would overflow
         if (dtype == DType::kInt32 && scatter == &Variable::scatter_mul) continue;
         if (dtype == DType::kInt64 && scatter == &Variable::scatter_mul) continue;
         SCOPED_TRACE(concat(name, " ", dtype, " ", width));
@@ -469,7 +469,7 @@ TEST(GpuOptimizers, OptimizerVariantsAgreeWithCpu) {
   compare_optimizer(RmspropOptions{.momentum = 0.5, .centered = true});
 }
 
-TEST(GpuOptimizers, SharedOptionsMatchCpu) {
+TEST(GpuOptimizers, CommonOptionsAgreeWithCpu) {
   const OptimizerSpec specs[] = {
       SgdOptions{.learning_rate = 0.1, .weight_decay = 0.05},
       SgdOptions{.learning_rate = 0.1,

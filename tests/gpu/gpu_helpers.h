@@ -22,7 +22,7 @@ inline std::vector<Tensor> on(Device device, const std::vector<Tensor>& tensors)
 }
 
 /// Expects the elements of `actual` and `expected` to differ by at most `tolerance` times the
-/// largest expected element, or times 0.1 if that is larger.
+/// largest absolute value in `expected`, or times 0.1 if that value is smaller.
 inline void expect_near(const Tensor& actual, const Tensor& expected, double tolerance) {
   ASSERT_EQ(actual.shape(), expected.shape());
   ASSERT_EQ(actual.dtype(), expected.dtype());

@@ -95,8 +95,8 @@ TEST(GpuLayers, EveryLayerAgreesWithCpu) {
 
 TEST(GpuLayers, MaskedLayersAgreeWithCpu) {
   Tensor x = numbers({2, 5, 3}, 1);
-  // The second sequence begins with masked steps, so its first query is masked. It also has a
-  // masked step between unmasked ones.
+  // The second sequence begins with a masked step, so its first query is masked. It also has a
+  // masked step between unmasked steps.
   const Tensor counts = Tensor::from<float>({2, 5, 1}, {1, 1, 1, 0, 0, 0, 1, 0, 1, 1});
   x = x * counts;
   const auto make = [] {
@@ -200,7 +200,7 @@ std::size_t peak_of_attention(std::int64_t steps) {
 }
 
 TEST(GpuAttention, MemoryGrowsLinearlyWithSequenceLength) {
-  // storing scores would take 32 times as much
+  // The attention scores would take 32 times as much memory as the result.
   const std::size_t of_result = 256 * 8 * sizeof(float);
   const std::size_t peak = peak_of_attention(256);
   EXPECT_LE(peak, 12 * of_result);

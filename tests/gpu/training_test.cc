@@ -131,7 +131,7 @@ std::vector<double> losses_on_mesh(const std::string& devices) {
   return losses;
 }
 
-/// Trains a transformer for two epochs on the devices of `options`; returns the losses.
+/// Trains a transformer for two epochs on a mesh of `devices`; returns the losses.
 std::vector<double> losses_on(MeshOptions options, const std::string& devices) {
   set_random_seed(17);
   options.local.devices = devices;
@@ -176,7 +176,7 @@ class SimulatedGpus final : public ::testing::Environment {
   void SetUp() override {
     ::setenv("TUTTI_CUDA_MODULE", TUTTI_SIMULATED_MODULE, /*overwrite=*/0);
     ::setenv("TUTTI_SIMULATED_GPUS", "2", /*overwrite=*/0);
-    // The module also contains the simulated NCCL. The real library would find no GPU here.
+    // The module also contains the simulated NCCL. The real NCCL would find no GPU.
     ::setenv("TUTTI_NCCL_LIBRARY", TUTTI_SIMULATED_MODULE, /*overwrite=*/0);
     ASSERT_GE(logical_gpus().size(), 2u) << gpu_unavailable_reason();
   }

@@ -312,8 +312,8 @@ TEST(CommunicatorOnGpus, WrongDeviceBufferIsReportedOnEveryRank) {
 }
 
 /// Rank 0 waits on the host for an NCCL sum that never completes, while rank 1 calls `other`.
-/// Returns the error of rank 0. `aborts` names the rank whose NCCL communicator is aborted first;
-/// in the simulation, this ends the work of both ranks.
+/// Returns the error of rank 0. `aborts` is a space and the rank whose NCCL communicator must be
+/// aborted, or empty for either rank; the abort ends the simulated work of both ranks.
 template <class Other>
 std::string error_while_nccl_waits(const CommunicatorOptions& options, const Other& other,
                                    const std::string& aborts = " 0") {
@@ -360,7 +360,7 @@ TEST(CommunicatorOnGpus, TimeoutErrorNamesCall) {
     Clock::system().sleep_for(std::chrono::seconds(2));
     own.reset();
   };
-  // Both ranks have this timeout. The rank that reaches it first ends the call on both ranks.
+  // Both ranks have this timeout. The first rank that times out ends the call on both ranks.
   EXPECT_THAT(error_while_nccl_waits({.timeout = std::chrono::milliseconds(300)}, leave_late, ""),
               AllOf(HasSubstr("all_reduce of 1 x float32 of 2 ranks"), HasSubstr("300 ms")));
 }

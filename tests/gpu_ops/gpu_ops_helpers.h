@@ -35,7 +35,7 @@ inline std::unique_ptr<CrossDeviceOps> make_on(const std::string& name,
                                 Group{static_cast<int>(devices.size()), 0, devices});
 }
 
-/// Returns values [r + 1, 10 (r + 1), ...] for each replica r on its device.
+/// Returns [r + 1, 10 (r + 1), 100 (r + 1)] for each replica r, on that replica's device.
 inline PerReplica<Tensor> powers_of_ten(const std::vector<Device>& devices) {
   std::vector<Tensor> values;
   for (std::size_t r = 0; r < devices.size(); ++r) {

@@ -193,8 +193,8 @@ bool is_chosen(const std::string& name) {
   return build_cross_device_ops({}, {2, 0, gpus(2)})->name() == name;
 }
 
-/// Returns true if every operation except nccl and mpi computes correct sums and means on these
-/// devices.
+/// Returns true if every cross-device operation except nccl and mpi computes correct sums and
+/// means on these devices.
 bool all_sum(const std::vector<Device>& devices) {
   for (const std::string& name : registered_cross_device_ops()) {
     if (name == "nccl" || name == "mpi") continue;
@@ -233,7 +233,7 @@ TEST_F(SimulatedHardware, VirtualGpusUseCanonicalAndRejectNccl) {
   const Environment one("TUTTI_SIMULATED_GPUS", "1");
   const Environment parts("TUTTI_VIRTUAL_GPUS", "3");
   EXPECT_EXIT(end_with([] {
-                MirroredStrategy strategy;  // uses all logical devices
+                MirroredStrategy strategy;  // uses all logical GPUs
                 const auto sums = strategy.run([&] {
                   const ReplicaContext& replica = ReplicaContext::current();
                   const Tensor own =
@@ -418,7 +418,7 @@ TEST(Nccl, ProcessesConnectThroughKeyValueStore) {
 
 TEST(Nccl, OldOrMissingLibraryErrorStatesRemedy) {
   const std::string path = std::getenv("TUTTI_NCCL_LIBRARY");
-  // opened before the faults are injected
+  // NCCL is opened before the faults are injected
   internal::NcclFunctions injected = internal::nccl_functions();
   const Environment faults("TUTTI_SIMULATED_NCCL", "version:21703");
   EXPECT_ERROR(internal::open_nccl(path), kUnavailable, path,
@@ -488,7 +488,7 @@ TEST(PeerFailures, AbortKeepsCompletedResultsReadable) {
 TEST(PeerFailures, DeadlineStartsWhenWorkRuns) {
   const auto ops = make_on("nccl", gpus(2), {.timeout = std::chrono::milliseconds(300)});
   const auto sums = ops->all_reduce(ReduceOp::kSum, powers_of_ten(gpus(2)));
-  // simulated work runs when it is awaited, so the deadline begins only then
+  // simulated work runs only when its result is read, and the deadline starts then
   Clock::system().sleep_for(std::chrono::milliseconds(400));
   expect_tensor(sums[0], {3}, {3, 30, 300});
 }

@@ -187,8 +187,8 @@ TEST(FullyShardedOnGpus, EveryOperationMatchesMirroredBitwise) {
 
 using Variables = std::vector<Variable>;
 
-/// Trains weights whose sizes are not multiples of the number of replicas (one has fewer elements
-/// than there are shards), rows of a table, and 16-bit layers. Returns a hash of all variables.
+/// Trains three weights and a table, mostly in bfloat16; some of their sizes are not multiples of
+/// the number of replicas. Returns a hash of all variables.
 std::string trained(Strategy& strategy, const OptimizerSpec& spec) {
   const auto scope = strategy.scope();
   const auto weight = [](const Shape& shape, std::uint64_t number) {
@@ -252,8 +252,8 @@ TEST(FullyShardedOnGpus, PassesStrategySuite) {
   }
 }
 
-/// Trains six steps, which are captured where possible; before each, the host reads the weights.
-/// Returns a hash of the variables.
+/// Trains for six steps, which are captured where possible; the host reads the weights before each
+/// step. Returns a hash of the variables.
 std::string trained_in_captured_steps(Strategy& strategy, int& num_captured) {
   const auto scope = strategy.scope();
   const Variables weights = {Variable(Tensor::full({40, 5}, 0.5), {.name = "w"})};
@@ -289,7 +289,7 @@ TEST(FullyShardedOnGpus, StepsAreCapturedAndReplayed) {
   }
 }
 
-/// Returns each worker's training result when `reduction` sums the gradients.
+/// Trains on in-process workers, which must use `reduction`. Returns each worker's result.
 std::vector<Trained> trained_by_workers(const std::vector<FullyShardedOptions>& options,
                                         std::string_view reduction) {
   const auto workers = static_cast<int>(options.size());
@@ -571,7 +571,7 @@ TEST(MultiWorkerGpus, UncapturedStepIsLogged) {
     EXPECT_EQ(step.num_captured(), 0);
     expect_tensor(w.value(), {1}, {-1});
   });
-  EXPECT_THAT(log.text(), HasSubstr("with several workers: the function itself runs each time"));
+  EXPECT_THAT(log.text(), HasSubstr("with several workers: each call runs the function"));
 }
 
 TEST(MultiWorkerGpus, NcclFormsOneGroupOfAllGpus) {
@@ -692,7 +692,8 @@ TEST(MultiWorkerGpus, NcclErrorEndsStepOnEveryWorker) {
   const Environment faults("TUTTI_SIMULATED_NCCL", "async_error:1");
   const auto errors = run_on(options, [](auto& strategy) { sums_of(strategy, DType::kFloat32); });
   EXPECT_THAT(errors, Each(HasSubstr("nccl: rank")));
-  EXPECT_THAT(concat(errors[0], errors[1]), HasSubstr("injected: the peer's network has gone"));
+  EXPECT_THAT(concat(errors[0], errors[1]),
+              HasSubstr("injected: the connection to the peer was lost"));
   take_nccl_notes();
 }
 

@@ -46,7 +46,7 @@ def main():
     for built_with in ("cmake", "pkg-config"):
         assert f"{built_with}: trained" in output, output[-20000:]
     print(output[-3000:])
-    print("deb: installed", ", ".join(sorted(packages)), "but tutti-cuda, and trained in a fresh Debian 12")
+    print("deb: installed", ", ".join(sorted(packages)), "except tutti-cuda, and trained in a fresh Debian 12")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# Installs tutti into an empty folder, moves the folder, and builds small projects with it.
+# Installs tutti into an empty folder, moves the folder, and builds small projects with the moved installation.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: install_test.py BUILD_FOLDER [--programs]    --programs: also tests examples, plugins and conformance kits"""
 import json
@@ -69,7 +69,7 @@ def check_pkg_config(prefix, compiler, folder):
     assert "epoch 9 loss 0.0000" in run(folder / "line")
     warnings = ("-Wall", "-Wextra", "-Wshadow", "-Wpedantic", "-Werror", "-fsyntax-only")
     subjects = sorted(path.name for path in (description.parents[2] / "include" / "tutti").glob("*.h")
-                      if path.name != "libtorch.h")  # libtorch_test.py does
+                      if path.name != "libtorch.h")  # libtorch_test.py compiles libtorch.h
     (folder / "all.cc").write_text("".join(f'#include "tutti/{name}"\n' for name in subjects), encoding="utf-8")
     run(compiler, "-std=c++20", *warnings, folder / "all.cc", *flags)
     assert "tutti needs C++20" in run(compiler, "-std=c++17", *warnings, folder / "all.cc", *flags, expect=1)
@@ -85,7 +85,7 @@ def is_there(header, package, what):
     """Returns true if a library that an example needs is installed. Otherwise prints that `what` is skipped."""
     found = any((pathlib.Path(folder) / header).exists() for folder in ("/usr/include", "/usr/local/include"))
     if not found:
-        print(f"install: SKIPPED {what}: no {header} here; apt-get install {package}")
+        print(f"install: SKIPPED {what}: {header} not found; apt-get install {package}")
     return found
 
 
@@ -107,7 +107,7 @@ def run_ranks(program, world, store, *flags):
 
 
 def check_eigen_loop(prefix, folder):
-    """Checks a program with Eigen's tensors: any number of threads or processes must learn the same."""
+    """Checks a program that uses Eigen's tensors: any number of threads or processes must give the same losses."""
     if not is_there("eigen3/Eigen/Dense", "libeigen3-dev", "examples/plugins/eigen_loop"):
         return
     build_project("eigen_loop", prefix, folder / "eigen_loop")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # Builds programs that use libtorch with an installed tutti, and compares training in two processes
-# with one.
+# with training in one.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: libtorch_test.py BUILD_FOLDER"""
 import pathlib
@@ -26,7 +26,7 @@ def losses(output):
 
 
 def check_training(prefix, programs):
-    """Checks DistributedDataParallel: losses equal those of one process, and both ranks have bitwise equal weights."""
+    """Checks DistributedDataParallel: losses equal those of one process up to rounding, and both ranks' weights are bit-identical."""
     program = programs / "libtorch_train"
     alone = losses(run(program))
     assert alone[-1] < 0.5 * alone[0], alone
@@ -37,7 +37,7 @@ def check_training(prefix, programs):
 
 
 def check_strategies(prefix, folder, programs):
-    """Checks strategies: losses equal those of one replica up to rounding; bits do not depend on the placement of replicas."""
+    """Checks strategies: losses equal those of one replica up to rounding; bits do not depend on how replicas are divided among processes."""
     program = programs / "libtorch_strategy"
     weights = folder / "net.pt"
 
@@ -51,7 +51,7 @@ def check_strategies(prefix, folder, programs):
     launcher = (prefix / "bin" / "tutti", "run", "-n", 2, "--")
     two, kept = train("mirrored", "cpu:0-1")
     assert all(abs(a - b) < 1e-4 for a, b in zip(two, alone)), (two, alone)
-    assert train("multi_worker_mirrored", "cpu:0", *launcher) == (two, kept), "two processes: expected the bits of two replicas of one"
+    assert train("multi_worker_mirrored", "cpu:0", *launcher) == (two, kept), "expected two processes to match two replicas in one process"
     four, _ = train("multi_worker_mirrored", "cpu:0-1", *launcher)
     assert all(abs(a - b) < 1e-4 for a, b in zip(four, alone)), (four, alone)
 
@@ -81,7 +81,7 @@ def check_cases(prefix, folder):
 
 
 def check_page():
-    """Checks that docs/libtorch.md shows the complete first program, and the second one from its training loop on."""
+    """Checks that docs/libtorch.md shows libtorch_train.cc from its includes, and libtorch_strategy.cc from its training loop."""
     folder = SOURCE / "examples" / "plugins" / "libtorch_train"
     shown = re.findall(r"^```c\+\+\n(.*?)^```", (SOURCE / "docs/libtorch.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     for name, start, block in zip(("libtorch_train.cc", "libtorch_strategy.cc"), ("#include", "void train("), shown, strict=True):
@@ -100,7 +100,7 @@ def main():
         check_training(prefix, programs)
         check_strategies(prefix, folder, programs)
         check_cases(prefix, folder)
-    print("libtorch: two processes, and the replicas of strategies, trained as one")
+    print("libtorch: training in two processes, and on replicas of strategies, matches one process")
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ import tempfile
 
 from command import run
 
-# Reduced form of the functions that vcpkg defines and tutti's portfile uses: features are those in
-# WANTED, and configuring only records options.
+# Minimal versions of the vcpkg functions that tutti's portfile calls. They turn on the features in
+# WANTED, and configure the project without building it.
 VCPKG = r"""cmake_minimum_required(VERSION 3.22)
 set(VCPKG_LIBRARY_LINKAGE static)
 function(vcpkg_check_features)
@@ -50,7 +50,7 @@ def version_of(source):
 
 
 def check_vcpkg(source, compiler, folder):
-    """Checks that the port has the project's version, and that the project knows its options, with all features and with none."""
+    """Checks that the port has the project's version, and that the project knows the port's options, with all features and with none."""
     port = source / "cmake" / "package" / "vcpkg" / "tutti"
     manifest = json.loads((port / "vcpkg.json").read_text(encoding="utf-8"))
     assert manifest["name"] == "tutti" and manifest["version"] == version_of(source), manifest

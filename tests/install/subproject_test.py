@@ -24,7 +24,7 @@ def check_settings(build):
     for entry in compiled:
         assert "-Werror" not in entry["command"], entry
         assert "/examples/" not in entry["file"], entry
-    assert not (build / "include").exists(), "tutti's files belong into its own folder of the build"
+    assert not (build / "include").exists(), "tutti wrote include/ to the project's build folder; expected it to use only its own subfolder"
     rules = "".join(path.read_text(encoding="utf-8") for path in build.rglob("cmake_install.cmake"))
     assert re.findall(r'TYPE (\w+) FILES "([^"]*/)?([^"/]+)"', rules) == [("EXECUTABLE", str(build) + "/", "program")], rules
 
@@ -39,7 +39,7 @@ def main():
         if "--build" in sys.argv[3:]:
             run("cmake", "--build", build)
             assert "sum 3" in run(build / "program")
-    print("subproject: its settings are its own")
+    print("subproject: tutti changed no setting of the project")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 """Usage: any_client_test.py TUTTI CONTROL_MEMBER VARIABLE_SERVER PROTO_FOLDER
 
 Finds the services of a running job by reflection, calls the health service, observes the job, lists its members, reads a value of its store,
-and is refused when it tries to change a value without having joined. Then it creates a variable on a parameter server, adds to it and reads
+and tries to change a value, which observers may not do. Then it creates a variable on a parameter server, adds to it and reads
 it, runs a step on a worker, and runs a session's program on the server.
 """
 import importlib
@@ -19,7 +19,7 @@ import tempfile
 
 try:
     import grpc
-except ImportError:  # the system's Python may have the packaged one
+except ImportError:  # the system's Python may have gRPC
     if os.path.realpath(sys.executable) == os.path.realpath("/usr/bin/python3"):
         raise
     os.execv("/usr/bin/python3", ["/usr/bin/python3", *sys.argv])
@@ -28,7 +28,7 @@ sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
 from processes import Job  # noqa: E402
 
 LIMIT = 60  # seconds
-# The parts of grpc.reflection.v1alpha and grpc.health.v1 that are used here.
+# The parts of grpc.reflection.v1alpha and grpc.health.v1 that this test uses.
 REFLECTION = """syntax = "proto3";
 package grpc.reflection.v1alpha;
 message ServerReflectionRequest { oneof message_request { string file_containing_symbol = 4; string list_services = 7; } }
@@ -54,7 +54,7 @@ def load(folder, proto_folder, name):
 
 
 def path_of(target):
-    """Returns the path at which gRPC listens for grpc://127.0.0.1:4711, as documented in docs/security.md."""
+    """Returns the UNIX-domain socket that serves a loopback target (grpc://127.0.0.1:4711); see docs/security.md."""
     host, port = re.fullmatch(r"grpc://([\d.]+):(\d+)", target).groups()
     network = os.readlink("/proc/self/ns/net")[len("net:["):-1]
     return f"unix:/tmp/tutti-{os.geteuid()}/{network}/{host}_{port}"
@@ -99,14 +99,14 @@ def look_around(channel, folder, proto_folder):
     events = join(iter([job.MemberReport(join=job.JoinRequest(observes=True))]), timeout=LIMIT)
     check("welcome", next(events).joined.member, 0)
     seen = sorted(verdict.message.split(" (")[0] for verdict in next(events).history.verdicts)
-    check("joined so far", seen, ["worker 0", "worker 1"])
-    check("a value that is not there", call("Get", job.GetRequest(key="k"), job.GetReply).HasField("value"), False)
+    check("members in the history", seen, ["worker 0", "worker 1"])
+    check("a missing key has a value", call("Get", job.GetRequest(key="k"), job.GetReply).HasField("value"), False)
     try:
         call("Put", job.PutRequest(key="k", value=b"v"), job.PutReply)
         sys.exit("FAILED: an observer changed a value")
     except grpc.RpcError as error:
         check("a change by an observer", error.code(), grpc.StatusCode.INVALID_ARGUMENT)
-        check("its mark", ("tutti-error", "1") in tuple(tuple(each) for each in error.trailing_metadata()), True)
+        check("the refusal has the tutti-error mark", ("tutti-error", "1") in tuple(tuple(each) for each in error.trailing_metadata()), True)
 
 
 def reading(ps, shard):
@@ -115,7 +115,7 @@ def reading(ps, shard):
 
 
 def floats_of_last(stream, message, field, calls):
-    """Makes calls, each given as a request and the elements of its tensor. Returns the two elements of the last answer."""
+    """Makes calls, each given as a request and the elements of its tensor. Returns the two elements of the last reply's tensor."""
     requests = []
     for request, values in calls:
         tensors = struct.pack(f"<{len(values)}f", *values)
@@ -177,7 +177,7 @@ def use_variable(channel, folder, proto_folder, shard):
     wrong = ps.OperationBatch(stream_kind=1, stream_id=8, operations=[
         reading(ps, shard + 1)])
     refused = next(apply(iter([ps.ApplyRequest(call=1, batch=wrong)]), timeout=LIMIT))
-    check("a shard that is not there", refused.error.code, grpc.StatusCode.NOT_FOUND.value[0])
+    check("a missing shard", refused.error.code, grpc.StatusCode.NOT_FOUND.value[0])
 
 
 def test_variables(program, folder, proto_folder):

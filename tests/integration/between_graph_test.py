@@ -55,12 +55,12 @@ def expect_async(step, own, text):
 
 
 def expect_together(step, own, text):
-    require(step == STEPS and own == [STEPS] * len(own), f"expected {STEPS} steps of all, got {step} and {own}", text)
+    require(step == STEPS and own == [STEPS] * len(own), f"expected {STEPS} global and own steps, got {step} and {own}", text)
 
 
 def expect_backups(step, own, text):
     # A step needs two gradients, and no worker begins a step after the last one.
-    require(step == STEPS and sum(own) >= 2 * STEPS, f"expected {STEPS} steps, got {step} and {own}", text)
+    require(step == STEPS and sum(own) >= 2 * STEPS, f"expected {STEPS} global steps and {2 * STEPS} own steps, got {step} and {own}", text)
 
 
 def check_killed_worker(trainer):
@@ -69,7 +69,7 @@ def check_killed_worker(trainer):
     tasks["worker", 2].wait_for_line("step")
     tasks.jobs.pop(("worker", 2)).kill()
     step = global_step_of(tasks.finish()["worker", 0].text())
-    require(step >= 150, f"the others ended at step {step}", tasks.text())
+    require(step >= 150, f"the remaining workers ended at step {step}, expected at least 150", tasks.text())
 
 
 def check_launched(trainer, tutti):
@@ -87,8 +87,8 @@ def check_same_bits(loop, tutti):
         got = run_launched([tutti, "run", "--workers", "2", "--ps", "2", "--"], loop, ["--update-mode", "sync_replicas", *flags], folder,
                            "parameter_server")
     for key in ("weights_hash", "slots_hash"):
-        require(got[key] == expected[key], f"{key} is {got[key]}, of MirroredStrategy {expected[key]}")
-    return f"sync_replicas: weights {got['weights_hash']}, as MirroredStrategy"
+        require(got[key] == expected[key], f"{key}: expected {expected[key]} as with MirroredStrategy, got {got[key]}")
+    return f"sync_replicas: weights {got['weights_hash']}, as with MirroredStrategy"
 
 
 def check_stop(loop):

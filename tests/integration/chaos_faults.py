@@ -19,12 +19,12 @@ WEIGHTS = {
     "pulse (stop of 0.3 to 1.5 s)": 12,
     "reset": 12,
     "bit flip": 12,
-    "reset to the control server": 10,  # uses a UNIX-domain socket, which damages nothing
+    "reset to the control server": 10,  # no bit flips, because the connection is a UNIX-domain socket
 }
 KINDS = list(WEIGHTS)
 KILL, KILL_TWO, KILL_AGAIN, KILL_RESET, KILL_FLIP, STOP, PULSE, RESET, FLIP, CONTROL_RESET = KINDS
-# Reason that a worker logs for rolling back: either it detected the fault, or it was notified.
-CONNECTION_BROKE = r"worker \d+: .*(is gone: |disconnected: |is damaged|lost its connection to).*; will go back to the last commit"
+# Line in which a worker logs why it rolls back: it detected the fault, or it was notified.
+CONNECTION_BROKE = r"worker \d+: .*(disconnected: |is damaged|lost its connection to).*; will go back to the last commit"
 AFTER_A_STOP = ["is continued", "is killed", "is left to the launcher"]
 
 
@@ -66,7 +66,7 @@ def make_schedule(seed, count, num_workers, first_step, steps_per_fault):
 
 def inject(run, fault):
     run.wait_for_step(fault.step)
-    time.sleep(fault.chance.uniform(0.0, 0.05))  # anywhere in a step
+    time.sleep(fault.chance.uniform(0.0, 0.05))  # a random moment of a step
     outcome = Outcome(fault)
     begin = time.monotonic()
     try:
@@ -102,12 +102,12 @@ def follow_death(run, outcome, pids, moments):
 
 
 def kill_again(run, fault, outcome):
-    """Kills the second victim between the first one's death and the end of the recovery, or shortly after."""
+    """Kills a second process, possibly the restarted one, during or shortly after the recovery from the first kill."""
     first, second = fault.victims if fault.chance.random() < 0.7 else fault.victims[:1] * 2
     pids, moments = {}, {}
     pid = run.pid_of_worker(first)
     begin = run.hit_process(pid, signal.SIGKILL)
-    if first == second:  # its new process; the log need not name the old one
+    if first == second:  # kills the restarted process
         time.sleep(0.02)
         worker = ("worker", second)
         run.wait_for(lambda: run.pids(run.program).get(worker, pid) != pid, "a new process")
@@ -119,7 +119,7 @@ def kill_again(run, fault, outcome):
         pids[second] = run.pid_of_worker(second)
     moments[second] = run.hit_process(pids[second], signal.SIGKILL)
     outcome.note = "its new process, too" if first == second else "one after the other"
-    if first == second:  # the loss of a process that had not joined is not reported
+    if first == second:  # the second process may die before it joins, which is not reported
         outcome.named = wait_until_named(run, first, pid, begin) - begin
         outcome.next_step = run.wait_for_recovery(moments[second]) - moments[second]
         outcome.recoveries = 2
@@ -129,8 +129,8 @@ def kill_again(run, fault, outcome):
 
 
 def kill_and_damage(run, fault, outcome):
-    """Damage before the last message of the handshake restarts the handshake; later damage breaks
-    the connection, and all workers roll back again."""
+    """Kills a worker and damages a new connection. Damage before the handshake's last message
+    restarts the handshake; later damage breaks the connection, and all workers roll back again."""
     kind = "reset" if fault.kind == KILL_RESET else "flip"
     place = fault.chance.randrange(300) if fault.chance.random() < 0.7 else 1500 + fault.chance.randrange(200_000)
     damage = tcp_proxy.Damage(kind, place, fault.chance.randrange(8))
@@ -159,7 +159,7 @@ def stop(run, fault, outcome):
 
 
 def pulse(run, fault, outcome):
-    """Stops a worker for less than the limit, so no worker is given up unless the machine delays it afterwards."""
+    """Stops a worker for less than the limit, so no worker is declared lost unless the machine delays it further."""
     worker, length = fault.victims[0], fault.chance.uniform(0.3, 1.5)
     pid = run.pid_of_worker(worker)
     begin = run.hit_process(pid, signal.SIGSTOP, is_deadly=False)
@@ -174,7 +174,7 @@ def pulse(run, fault, outcome):
         return
     run.alarms.append(outcome_of.text)
     run.hit.add(pid)
-    outcome.note += f", taken for a death: this machine was {run.most_late_since(begin - 0.3):.2f} s late"
+    outcome.note += f", declared lost: this machine was {run.most_late_since(begin - 0.3):.2f} s late"
     outcome.next_step = run.wait_for_recovery(begin) - begin
     outcome.recoveries = 1
 
@@ -209,6 +209,6 @@ FUNCTIONS = {KILL: kill, KILL_TWO: kill, KILL_AGAIN: kill_again, KILL_RESET: kil
 
 
 def false_alarms(run):
-    """Returns the lines in which a process without a fault is given up."""
+    """Returns the log lines that declare a process lost although no fault hit it."""
     found = (re.search(r"control: worker \d+ \(.*pid (\d+)\) (died|is stopped|is silent)", line.text) for line in run.lines)
     return run.alarms + [match.string for match in found if match and int(match.group(1)) not in run.hit]

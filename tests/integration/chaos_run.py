@@ -13,8 +13,8 @@ sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
 import tcp_proxy  # noqa: E402
 from processes import Job, differing, later_than, load  # noqa: E402
 
-# Each process chooses its ports, and publishes the control server's address before it gets the
-# proxy's address.
+# Script that starts a worker: writes the control server's address to a file, and then replaces it,
+# and the worker's data addresses, by those of the proxy.
 WRAPPER = """#!/bin/sh
 index=${{TF_CONFIG##*\\"index\\":}}
 index=${{index%%[!0-9]*}}
@@ -32,16 +32,16 @@ Step = collections.namedtuple("Step", "time number")
 
 
 class Run(Job):
-    """`tutti run` with workers 0 to n - 1. Connections to rank i pass through data_routes[i], and
-    its connection to the control server through control_routes[i]."""
+    """`tutti run` with workers 0 to n - 1. Connections to worker i pass through data_routes[i],
+    and worker i's connection to the control server through control_routes[i]."""
 
     def __init__(self, tutti, program, num_workers, flags, folder, log_copy=None, before=""):
-        """`before`: words before the program's name, for example those of unshare."""
+        """`before`: command that runs the program, for example "unshare --pid"."""
         self.program, self.num_workers, self.folder = program, num_workers, folder
         self.log, self.metrics_file = os.path.join(folder, "log", "log.jsonl"), os.path.join(folder, "chaos.json")
         self.steps = []
-        self.hit = set()  # pids expected to die or to be given up
-        self.alarms = []  # lines that gave up an unexpected process
+        self.hit = set()  # pids expected to die or to be declared lost
+        self.alarms = []  # log lines that wrongly declare a process lost
         self.late, self.most_late = collections.deque(maxlen=10000), 0.0
         self.make_proxy()
         self.begin = time.monotonic()
@@ -113,15 +113,15 @@ class Run(Job):
         return self.wait_for(lambda: next((s for s in reversed(self.steps) if s.number >= number), None), f"step {number}")
 
     def wait_for_next_step(self, since):
-        return self.wait_for(lambda: next(iter(later_than(self.steps, since)), None), "a next step").time
+        return self.wait_for(lambda: next(iter(later_than(self.steps, since)), None), "the next step").time
 
     def wait_for_recovery(self, since):
         """Returns the time at which the chief finished the first step after all workers continued from a commit."""
-        went_on = [self.wait_for_line(rf"^\[worker-{w}\]: .*worker {w}: continues after step \d+", since, f"worker {w} going on")
+        went_on = [self.wait_for_line(rf"^\[worker-{w}\]: .*worker {w}: continues after step \d+", since, f"worker {w} continuing")
                    for w in range(self.num_workers)]
         number = int(went_on[0].text.rpartition(" ")[2]) + 1
         # Output lines and steps arrive over different channels, so a step may arrive slightly
-        # before its line.
+        # before the line about the recovery.
         return self.wait_for(lambda: next((s for s in later_than(self.steps, went_on[0].time - 0.05) if s.number == number), None),
                              f"step {number} after a recovery").time
 
@@ -160,7 +160,7 @@ class Run(Job):
         mistakes += [] if code == 0 else [f"exit code {code}"]
         mistakes += [f"different {key}" for key in differing(calm, got)]
         print(f"  {'DIFFERENT' if mistakes else 'same':9} {got.get('weights_hash')}  {what}exit code {code}, {time.monotonic() - self.begin:.0f} s, "
-              f"the machine answered at most {self.most_late:.2f} s late")
+              f"the machine scheduled a thread at most {self.most_late:.2f} s late")
         if mistakes:
             self.fail("; ".join(mistakes))
         return got

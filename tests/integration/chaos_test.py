@@ -41,13 +41,13 @@ def check_steps(entries, steps, outcomes):
         if step > previous + 1:
             mistakes.append(f"step {step} came after step {previous}")
         if step < previous:
-            mistakes.append(f"training went back from step {previous} to step {step}: more than the step in flight")
+            mistakes.append(f"training rolled back from step {previous} to step {step}; expected to repeat only the step in flight")
         repeated += step == previous
         previous = step
     if set(losses) != set(range(1, steps + 1)):
         mistakes.append(f"{len(losses)} steps were finished; expected {steps}")
     going_back = sum(outcome.recoveries for outcome in outcomes)
-    print(f"  {steps} steps, {going_back} times back to a commit, {repeated} steps repeated, {steps - len(losses)} lost")
+    print(f"  {steps} steps, {going_back} rollbacks to a commit, {repeated} steps repeated, {steps - len(losses)} lost")
     return mistakes
 
 
@@ -75,7 +75,7 @@ def main():
     steps = FIRST_STEP + STEPS_PER_FAULT * arguments.faults + STEPS_AFTERWARDS
     flags, outcomes = FLAGS + ["--steps", str(steps)], []
     print(f"  {arguments.faults} faults in {steps} steps of {arguments.workers} workers; "
-          f"again: --faults {arguments.faults} --seed {arguments.seed}", flush=True)
+          f"repeat with --faults {arguments.faults} --seed {arguments.seed}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         calm = run_mirrored(arguments.program, arguments.workers, flags, folder, timeout=1200)
         run = chaos_run.Run(arguments.tutti, arguments.program, arguments.workers, flags, folder, arguments.log)
@@ -83,7 +83,7 @@ def main():
         def look():
             print_table(outcomes)
             mistakes, alarms = check_steps(steps_of(run.log), steps, outcomes), chaos_faults.false_alarms(run)
-            print("".join(f"  a false alarm (not judged): {line}\n" for line in alarms), end="")
+            print("".join(f"  a false alarm, which does not fail the test: {line}\n" for line in alarms), end="")
             if arguments.json:
                 with open(arguments.json, "w", encoding="utf-8") as file:
                     json.dump({"seed": arguments.seed, "steps": steps, "mistakes": mistakes,

@@ -77,7 +77,7 @@ bool is_ballast_exact(std::int64_t closures, const CounterOptions& options,
 }
 
 /// Reads a variable on a server repeatedly while other tasks may end and restart. Returns false if
-/// its value changes.
+/// a value is not `expected`.
 bool reads_the_same(std::int64_t reads, std::int64_t expected, const Variable& total) {
   for (std::int64_t i = 0; i < reads; ++i) {
     if (i % 10 == 0) say(concat("read ", i));
@@ -145,7 +145,7 @@ int count(const CounterOptions& options, bool& coordinates) {
   }
   for (std::int64_t i = first; i < options.closures; ++i) {
     if (values[static_cast<std::size_t>(i - first)].fetch<std::int64_t>() != i * i) {
-      say(concat("closure ", i, " gave another number"));
+      say(concat("closure ", i, " returned a wrong number"));
       return 3;
     }
     if ((i + 1) % 10 == 0) say(concat("at ", i + 1));
@@ -162,17 +162,17 @@ int count(const CounterOptions& options, bool& coordinates) {
 int main(int argc, char** argv) {
   CounterOptions options;
   Flags flags("Counts closures on parameter servers");
-  flags.add("--closures", options.closures, "how many");
-  flags.add("--pause-ms", options.pause_ms, "within each closure, between its two changes");
-  flags.add("--join-timeout-s", options.join_timeout_s, "for tasks that do not come");
-  flags.add("--another-step", options.another_step, "name of a step that this task defines alone");
-  flags.add("--writes-early", options.writes_early, "changes a variable before start()");
-  flags.add("--throws-at-end", options.throws_at_end, "ends with an exception");
-  flags.add("--reads", options.reads, "of a variable, one after the other, at the end");
-  flags.add("--ballast-mib", options.ballast_mib, "of float32 on the servers together");
-  flags.add("--folder", options.folder, "for the checkpoint");
-  flags.add("--linger-ms", options.linger_ms, "from the end of the job to that of its chief");
-  flags.add("--interval-ms", options.interval_ms, "from version to version of the checkpoint");
+  flags.add("--closures", options.closures, "number of closures");
+  flags.add("--pause-ms", options.pause_ms, "pause in a closure between its two updates, in ms");
+  flags.add("--join-timeout-s", options.join_timeout_s, "seconds to wait for tasks to join");
+  flags.add("--another-step", options.another_step, "name of a step that only this task defines");
+  flags.add("--writes-early", options.writes_early, "change a variable before serve()");
+  flags.add("--throws-at-end", options.throws_at_end, "throw an exception in the chief at the end");
+  flags.add("--reads", options.reads, "number of reads of a variable at the end");
+  flags.add("--ballast-mib", options.ballast_mib, "size of an additional sharded variable, in MiB");
+  flags.add("--folder", options.folder, "folder of the checkpoint");
+  flags.add("--linger-ms", options.linger_ms, "time from the end of the job to the chief's exit");
+  flags.add("--interval-ms", options.interval_ms, "time between two versions of the checkpoint");
   if (const int code = flags.parse(argc, argv); code >= 0) return code;
   try {
     bool coordinates = false;

@@ -17,7 +17,7 @@ import time
 sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
 from processes import LONGEST, Job, Tasks, end_with, output_of, parse, require, run_checks  # noqa: E402
 
-LONG_ENOUGH = 1.3  # the launcher counts a process that ends earlier as "failed within a second"
+LONG_ENOUGH = 1.3  # seconds for which a process runs before the test kills it
 APART = 50  # closures between two kills: two deaths during one closure would blame the closure
 
 
@@ -70,9 +70,9 @@ def check_example(tutti, example):
         # The epochs' accuracy is not checked, because on a busy machine a gradient may be many
         # steps late.
         evaluation = re.search(r"Evaluation accuracy: ([0-9.]+)$", text, re.MULTILINE)
-        require(evaluation and float(evaluation[1]) >= 0.75, "it has not learnt", text)
+        require(evaluation and float(evaluation[1]) >= 0.75, "expected an evaluation accuracy of at least 0.75", text)
         for server in range(2):
-            require(f"on /job:ps/replica:0/task:{server}/device:CPU:0" in text, f"nothing is on ps {server}", text)
+            require(f"on /job:ps/replica:0/task:{server}/device:CPU:0" in text, f"expected a variable on ps {server}", text)
 
 
 def check_killed_workers(tutti, counter, closures, kills):
@@ -87,17 +87,17 @@ def check_killed_workers(tutti, counter, closures, kills):
                 f"only {killed} workers were killed; try more closures", job.text())
     job.require_count(closures)
     require(job.count(r"\[chief-0\]: started") == 1, "the chief was started again", job.text())
-    require(job.count("is lost") and job.count("has reconnected"), "no worker was missed", job.text())
+    require(job.count("is lost") and job.count("has reconnected"), "expected lines about a lost worker and its reconnection", job.text())
 
 
 def check_stopped_worker(tutti, counter):
-    """Stops a worker: it is given up, the launcher kills it, and its new process rejoins."""
+    """Stops a worker: the job declares it lost, the launcher kills it, and its new process rejoins."""
     job = Launch(tutti, ["--chief", "--workers", "2", "--ps", "1", "--max-restarts", "3"],
                  [counter, "--closures", "1500", "--pause-ms", "10"])
     time.sleep(LONG_ENOUGH)
     job.send(signal.SIGSTOP, ("worker", 0))
     job.require_count(1500)
-    require(job.count(r"worker 0 \(.*\) is stopped: state T"), "no line says who is stopped", job.text())
+    require(job.count(r"worker 0 \(.*\) is stopped: state T"), "expected a line that says that worker 0 is stopped", job.text())
 
 
 def check_restarted_chief(tutti, counter):
@@ -129,7 +129,7 @@ def require_count(tasks, closures):
 
 
 def require_error(tasks, pattern, who=("chief", 0)):
-    require(tasks[who].finish() == 1 and re.search(pattern, tasks[who].text()), f"expected that {who} ends with 1 and '{pattern}'",
+    require(tasks[who].finish() == 1 and re.search(pattern, tasks[who].text()), f"expected code 1 and '{pattern}' from {who[0]} {who[1]}",
             tasks.text())
 
 
@@ -144,7 +144,7 @@ def check_by_hand(counter):
 
 
 def check_worker_killed_by_hand(counter):
-    """Nothing waits for a dead worker that is not restarted; a worker that is restarted by hand joins."""
+    """The job does not wait for a dead worker that is not restarted; a worker that is restarted by hand joins."""
     tasks = by_hand(counter, 3, 1, "--closures", "1000", "--pause-ms", "5")
     chief = tasks["chief", 0]
     for worker in range(2):
@@ -157,13 +157,13 @@ def check_worker_killed_by_hand(counter):
 
 
 def check_continued_worker(counter):
-    """A worker that was given up while stopped must end when it is resumed, without repeating changes."""
+    """A worker that was declared lost while stopped must end when it is resumed, without repeating changes."""
     tasks = by_hand(counter, 2, 1, "--closures", "600", "--pause-ms", "10")
     time.sleep(0.3)
     tasks["worker", 0].send(signal.SIGSTOP)
     tasks["worker", 1].wait_for_line(r"worker 0 \(.*\) is stopped")
     tasks["worker", 0].send(signal.SIGCONT)
-    require_error(tasks, "worker 0: ends: the job gave this process up", ("worker", 0))
+    require_error(tasks, "worker 0: ends: the job declared this process lost", ("worker", 0))
     tasks.jobs.pop(("worker", 0))
     require_count(tasks, 600)
 
@@ -186,7 +186,7 @@ def check_failing_chief(counter):
 
 
 def check_dead_server(counter, *others):
-    """Without a checkpoint the error names the server, even if a worker dies at the same time."""
+    """Without a checkpoint, the error names the dead server, even if a worker dies at the same time."""
     tasks = endless(counter)
     time.sleep(0.3)
     for task in [*others, ("ps", 1)]:
@@ -204,11 +204,11 @@ def check_reads_beside_dead_worker(counter):
     tasks["chief", 0].wait_for_line("^read 80")
     tasks.start("worker", 0)
     require_count(tasks, 50)
-    require("worker 0 has reconnected" in tasks["chief", 0].text(), "the worker did not come back", tasks.text())
+    require("worker 0 has reconnected" in tasks["chief", 0].text(), "worker 0 did not reconnect", tasks.text())
 
 
 def check_other_steps(counter):
-    """A worker with a different program is refused, naming the step."""
+    """A worker that defines other steps than the chief is refused; the error names the step."""
     tasks = by_hand(counter, 2, 1, "--closures", "10", waits=False, more_flags={("worker", 1): ["--another-step", "extra"]})
     for pattern in ("ClusterCoordinator::start", "worker 1", "extra"):
         require_error(tasks, pattern)
@@ -216,9 +216,9 @@ def check_other_steps(counter):
 
 
 def check_early_write(counter):
-    """Changes before start() would be repeated by each worker, so they are refused."""
+    """Changes before serve() would be repeated by each worker, so they are refused."""
     tasks = by_hand(counter, 1, 1, "--closures", "10", "--join-timeout-s", "8", waits=False, more_flags={("worker", 0): ["--writes-early"]})
-    require_error(tasks, r"worker 0: a variable is changed before ClusterCoordinator::serve\(\)", ("worker", 0))
+    require_error(tasks, r"worker 0: a variable was changed before ClusterCoordinator::serve\(\)", ("worker", 0))
     for pattern in ("no worker joined within", "worker 0"):
         require_error(tasks, pattern)
     require_all_end(tasks)

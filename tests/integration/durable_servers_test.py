@@ -21,8 +21,8 @@ from processes import Tasks, end_with, parse, require, run_checks  # noqa: E402
 from strangers_test import resident_mib  # noqa: E402
 
 JOBS = ("ps", "worker", "chief", "ps", "worker")  # jobs to kill, in rotation; task and time are random
-MOST_QUEUED = 4000  # closures in a coordinator's queue; progress is printed afterwards
-GOAL = 0.5  # seconds; printed next to the measurement, but not checked, because other programs run, too
+MOST_QUEUED = 4000  # closures that a coordinator's queue can hold at once; progress is printed only after all are scheduled
+GOAL = 0.5  # seconds; printed next to the measurement, but not checked, because other programs use the CPU, too
 LARGE = ["--ballast-mib", "96"]  # 100 MB of float32 on two servers, with changes of 64 KiB
 
 
@@ -56,19 +56,19 @@ def check_kills(tutti, counter, closures, kills, seed):
 
 
 def check_stopped_server(tutti, counter):
-    """Stops a server: it is given up, the launcher kills it, and a new process replaces it."""
+    """Stops a server: the job declares it lost, the launcher kills it, and a new process replaces it."""
     with tempfile.TemporaryDirectory(prefix="tutti_durable_") as folder:
         job = launch(tutti, 2, [counter, *run_flags(folder, 600, 10)])
         time.sleep(LONG_ENOUGH)
         job.send(signal.SIGSTOP, ("ps", 1))
         job.require_count(600)
-    require(job.count(r"ps 1 \(.*\) is stopped: state T"), "no line says who is stopped", job.text())
+    require(job.count(r"ps 1 \(.*\) is stopped: state T"), "expected a line that says that ps 1 is stopped", job.text())
     require(job.count(r"\[chief-0\]: started") == 1, "the chief was started again", job.text())
 
 
 def recovery_of_one(job, victim):
-    """Kills ps `victim`. Returns the seconds until its process runs again, until its state is
-    restored, and until the next steps are finished."""
+    """Kills ps `victim`. Returns the seconds until its new process runs, until all servers'
+    state is restored, and until the next ten closures are finished."""
     begin = job.send(signal.SIGKILL, ("ps", victim))
     process = job.wait_for_line(rf"task ps {victim} pid", begin)
     state = job.wait_for_line(r"restored all servers from the checkpoint taken after", begin)
@@ -83,7 +83,7 @@ def check_recovery(tutti, counter, closures, kills, more=(), ends=False):
         job = launch(tutti, 2, [counter, *run_flags(folder, closures, 6, interval_ms=2000), *more])
         times = []
         for i in range(kills):
-            job.wait_for(lambda: all_are_here(job, time.monotonic()), "a step of all processes")
+            job.wait_for(lambda: all_are_here(job, time.monotonic()), "progress with all processes running")
             times.append(recovery_of_one(job, i % 2))
         if ends:
             job.require_count(closures)
@@ -91,7 +91,7 @@ def check_recovery(tutti, counter, closures, kills, more=(), ends=False):
             job.send(signal.SIGTERM)
             job.finish()
     columns = [sorted(column) for column in zip(*times)]
-    print(f"  recovery of a killed server {' '.join(more)}, median (worst) in s: process there, state there, the next step done (goal {GOAL})\n"
+    print(f"  recovery of a killed server {' '.join(more)}, median (worst) in s: restarted, restored, next closures finished (goal {GOAL})\n"
           "    " + "".join(f"{column[len(column) // 2]:7.2f} ({column[-1]:.2f})" for column in columns), flush=True)
 
 
@@ -108,7 +108,7 @@ def check_killed_at_end(tutti, counter):
 
 
 def check_memory(tutti, counter):
-    """Variables are stored only on the servers, apart from initial values, which every task creates. They survive a worker's death."""
+    """Variables are stored only on the servers, apart from initial values, which every task creates. Variables survive a worker's death."""
     closures, ballast = 400, 192
     job = launch(tutti, 2, [counter, "--closures", str(closures), "--pause-ms", "10", "--ballast-mib", str(ballast)])
     job.wait_for(lambda: job.num_done() >= closures // 4, "a quarter of the closures")
@@ -118,7 +118,7 @@ def check_memory(tutti, counter):
     shown = ", ".join(f"{name} {index} {mib:.0f} MiB" for (name, index), mib in sorted(own.items()))
     workers = max(mib for (name, _), mib in own.items() if name == "worker")
     require(all(mib > workers + ballast / 2 for (name, _), mib in own.items() if name == "ps"),
-            f"expected {ballast // 2} MiB more on either server than on a worker, got {shown}")
+            f"expected {ballast // 2} MiB more on each server than on a worker, got {shown}")
     return f"{ballast} MiB of variables: {shown}"
 
 
@@ -131,7 +131,7 @@ class ByProxy(Tasks):
         self.proxy.start()
 
     def own_variables(self, task):
-        """Returns variables in which the task has its own port and all other tasks have the proxy's ports."""
+        """Returns environment variables in which all other servers and workers have the proxy's ports."""
         if not self.routes:
             for job, addresses in self.cluster.items():
                 for index, address in enumerate(addresses):
@@ -158,7 +158,7 @@ class ByProxy(Tasks):
 
 
 def check_resets(counter, closures, resets, kills, seed=5):
-    """In a job started with TF_CONFIG, resets connections within frames, and kills servers and workers."""
+    """In a job started with TF_CONFIG, resets connections in the middle of frames, and kills servers and workers."""
     chance, num_reset = random.Random(seed), 0
     pause_ms = max(1, round(2 * 1000 * (0.3 * resets + 2 * kills) / closures))
     kill_at = {round((i + 1) * resets / (kills + 1)) for i in range(kills)}

@@ -88,7 +88,7 @@ TEST(EstimatorTest, EvaluatesAndPredictsUnderDifferentStrategy) {
   EXPECT_DOUBLE_EQ(logs.at("loss"), 28.5);  // mean of x^2 for x = 0, ..., 9
   EXPECT_DOUBLE_EQ(logs.at("error"), 4.5);
   EXPECT_EQ(logs.at("global_step"), 2.0);
-  EXPECT_DOUBLE_EQ(estimator.evaluate(data, {.steps = 1}).at("error"), 2.5);  // 0 to 5
+  EXPECT_DOUBLE_EQ(estimator.evaluate(data, {.steps = 1}).at("error"), 2.5);  // mean of 0 to 5
   std::vector<double> expected;
   for (int x = 0; x < 10; ++x) expected.push_back(3.0 * x);
   EXPECT_EQ(estimator.predict(data).to_doubles(), expected);
@@ -122,7 +122,7 @@ TEST(EstimatorTest, HooksObserveStepsAndStopTraining) {
     if (name.starts_with("step_")) names.push_back(name);
     has_events = has_events || name.starts_with("events.out.tfevents");
   }
-  EXPECT_EQ(names.size(), 4u) << join(names);  // 2, 3, 5, 6
+  EXPECT_EQ(names.size(), 4u) << join(names);  // of steps 2, 3, 5 and 6
   EXPECT_TRUE(has_events);
   EXPECT_INVALID(StopAtStepHook({}));
 }

@@ -1,4 +1,4 @@
-// Tests training under every strategy: layers, custom loops, and different kinds of training.
+// Tests training under every strategy: each layer, custom loops, fit() and Estimator.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -82,8 +82,8 @@ std::function<Sequential()> around_layer(std::size_t number) {
 }
 
 /// If `by_replica`, returns the layers that draw random numbers per replica or combine rows of a
-/// batch; otherwise those that compute each row separately. Skips embeddings, whose inputs are
-/// class numbers.
+/// batch; otherwise the layers that compute each row separately. Skips embeddings, whose inputs are
+/// integers.
 Kinds kinds(bool by_replica) {
   const std::regex draws(R"(^\["(BatchN|.*Dropout|GaussianN|Random).*|.*dropout":0\.[1-9].*)");
   const std::regex without_rate(R"(^\["[^"]*(Dropout|Noise)[^"]*",0\.0.*)");

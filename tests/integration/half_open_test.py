@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-# Drops packets in both directions without closing connections. Detection takes seconds, and the
-# bits equal an undisturbed run.
+# Drops data in both directions without closing connections. Workers must detect this, and results
+# must be bit-identical to those of an undisturbed run.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: half_open_test.py PROGRAM TUTTI [--log FILE]
 
 `tutti run` starts two workers, each in a separate PID namespace if the system permits it, as if on separate machines. A proxy drops the
 data of a data connection, of a control connection, of both, and of worker 1's entire network, without closing anything. A data connection
-breaks after 5 s, and both workers repeat the step; a control connection is replaced within the step; a worker without network is named
-and restarted. Times are printed but do not fail the test (goals: 5.5 s, control 2.5 s). Weights, losses and optimizer state must equal
-those of an undisturbed process.
+breaks after 5 s, and both workers repeat the step; a control connection is replaced within the step; a worker without network is reported
+and restarted. Times are printed but do not fail the test (goals: 5.5 s for data connections, 2.5 s for
+control connections). Weights, losses and optimizer state must be bit-identical to those of an undisturbed process.
 """
 import subprocess
 import tempfile
@@ -19,7 +19,7 @@ from processes import end_with, parse, run_mirrored  # noqa: E402
 
 FLAGS = ["--batch-size", "60", "--train-examples", "12000", "--regularized", "--seed", "1", "--epochs", "1000"]
 STEPS = 600
-GOAL = 2.5  # for a control connection
+GOAL = 2.5  # seconds, for a control connection
 DATA_GOAL = 5.5
 DATA_IS_GONE = r"worker \d+: .*tcp: rank \d .* disconnected: "
 CONTROL_IS_BACK = r"control: worker 1 received nothing from the control server .* and opened another connection"
@@ -84,7 +84,7 @@ def swallow_all(run, name, step):
 def main():
     arguments = parse(__doc__, "program", "tutti", log=None)
     flags, before = FLAGS + ["--steps", str(STEPS)], own_machine()
-    print(f"  each worker {'has a machine of its own' if before else 'is on this machine'}", flush=True)
+    print(f"  each worker {'has its own PID namespace' if before else 'shares this PID namespace'}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         calm = run_mirrored(arguments.program, 2, flags, folder, timeout=600)
         run = chaos_run.Run(arguments.tutti, arguments.program, 2, flags, folder, arguments.log, before)

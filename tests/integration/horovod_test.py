@@ -22,8 +22,8 @@ def main():
         text = output_of(*launcher, "-n", str(ranks), *(["--"] if launcher[-1] == "run" else []), program,
                          "--batch-size", str(BATCH), "--steps", str(STEPS * ranks), environment=MPI)
         hashes = dict(re.findall(rf"rank (\d) of {ranks}, weights ([0-9a-f]{{32}})", text))
-        require(len(reference) == 1 and sorted(hashes) == [str(rank) for rank in range(ranks)], "expected one hash of each rank", text)
-        require(set(hashes.values()) == set(reference), f"{ranks} ranks, expected {reference[0]}", text)
+        require(len(reference) == 1 and sorted(hashes) == [str(rank) for rank in range(ranks)], "expected one hash from each rank", text)
+        require(set(hashes.values()) == set(reference), f"{ranks} ranks: expected weights {reference[0]}, got {sorted(set(hashes.values()))}", text)
         require(len(re.findall(r"Step #0\tLoss: 2\.", text)) == 1, "expected the first loss, near ln(10), from rank 0 alone", text)
         print(f"  same {reference[0]} with {ranks} ranks", flush=True)
 

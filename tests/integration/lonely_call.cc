@@ -1,5 +1,5 @@
-// Program in which one worker makes a collective call that the others do not make. Prints each
-// worker's error.
+// Program in which one worker makes a collective call that the other workers do not make.
+// Prints each worker's error.
 // SPDX-License-Identifier: Apache-2.0
 //
 // lonely_call --case step|replica|fit|end|own_error, under any launcher. In case own_error, the
@@ -65,8 +65,9 @@ void fit(MultiWorkerMirroredStrategy& strategy) {
 
 int main(int argc, char** argv) {
   std::string kind = "step";
-  Flags flags("Workers of which one makes a call that the others do not");
-  flags.add_choice("--case", kind, {"step", "replica", "fit", "end", "own_error"}, "where");
+  Flags flags("Runs workers, one of which makes a collective call alone");
+  flags.add_choice("--case", kind, {"step", "replica", "fit", "end", "own_error"},
+                   "where the call is made; own_error: the last worker throws instead");
   if (const int code = flags.parse(argc, argv); code >= 0) return code;
   // A launcher ends the remaining workers after the first failure, but they must still print their
   // errors.

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-# One worker makes a collective call alone, or throws: the job ends, and errors name calls, lines,
-# and the process that failed first.
+# One worker makes a collective call alone, or throws: the job ends, and errors name the calls, the
+# lines, and the process that failed first.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: lonely_call_test.py PROGRAM TUTTI COUNTER [--mpirun MPIRUN]
 
 In PROGRAM (`lonely_call`), worker 0 requests a sum after a step, within a step, or in a callback of fit(), while the other workers
-continue or have left. Long before the timeout of 10 minutes, each worker must get an error that names the waiting workers, their calls
+continue or have finished. Long before the timeout of 10 minutes, each worker must get an error that names the waiting workers, their calls
 and the lines of PROGRAM. If the last worker of PROGRAM or the chief of COUNTER (`coordinated_counter`) throws, `tutti run` names that
 process as the first failure, no matter which process exits first, and prints each error once.
 """
@@ -31,7 +31,7 @@ def play(launcher, *words):
 
 
 def lines_of(case):
-    """Returns the numbers of the waiting lines by role: 0 is the chief, 1 is any other worker."""
+    """Returns the numbers of the lines at which workers wait, by role: 0 is the chief, 1 is any other worker."""
     found = {}
     with open(SOURCE, encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
@@ -49,7 +49,7 @@ def check_case(launcher, workers, case, program):
     # When the first worker ends with an error, mpirun ends the remaining workers, perhaps before
     # they print theirs.
     told = [worker for worker in got if got[worker] != "no error"] if is_mpirun and got else range(workers)
-    for worker in [0] if case == "end" else told:  # by then the others have finished
+    for worker in [0] if case == "end" else told:  # the other workers have finished by then
         said = got.get(worker, "nothing")
         if case == "end":
             # Either rank 1's connection reports the loss at once, or the control server reports it
@@ -57,17 +57,17 @@ def check_case(launcher, workers, case, program):
             left = r"rank 1 .*(has left the group of|has closed its transport|closed the connection).*; rank 0 was in"
             expected = rf"{left}|worker 1 .*has left the job in step \d+, but worker 0 waits in"
         else:
-            expected = r"worker 0, (worker 1, )?worker \d wait for each other"  # others may join a moment later
+            expected = r"worker 0, (worker 1, )?worker \d wait for each other"  # another worker may wait a moment later
         require(re.search(expected, said), f"{case}: worker {worker} does not get '{expected}': {said}", text)
         for line in lines_of(case).values():
             require(f"lonely_call.cc:{line}" in said, f"{case}: worker {worker} does not get line {line}: {said}", text)
         if not is_mpirun and case == "step" and workers == 2:
-            # Each worker prints its error, which contains the sentence, twice. Apart from that,
-            # only the launcher's last lines contain it.
+            # Each worker prints its error, with "wait for each other", twice. Only the launcher's
+            # last lines repeat these words.
             found = [line for line in text.splitlines() if line.startswith("[") and "wait for each other" in line]
             expected = [rf"[worker-{each}]: {said}" for each in (0, 1) for said in (f"worker {each} got ", "error: ")]
             require(len(found) == 4 and all(any(line.startswith(said) for line in found) for said in expected),
-                    f"expected the sentence 4 times, got {len(found)}", text)
+                    f"expected 4 lines of workers with 'wait for each other', got {len(found)}", text)
 
 
 def check_own_error(tutti, first, *words):
@@ -77,7 +77,7 @@ def check_own_error(tutti, first, *words):
         require(code == 1, f"exit code {code}", text)
         require(f"tutti run: {first} failed first: exited with code 1" in text, f"{first} is not named first", text)
         repeats = "warning: control: .*ended by an exception" if first == "chief-0" else "^\\[.*warning:"
-        require(not re.search(repeats, text, re.MULTILINE), "what programs print is logged, too", text)
+        require(not re.search(repeats, text, re.MULTILINE), "a warning in the log repeats an error that a program printed", text)
         yield text
     print(f"  an exception of {first}: {TRIES} tries", flush=True)
 

@@ -37,7 +37,7 @@ def start(arguments, mode, restarts, steps, folder):
                    "--epochs", "1000", "--train-examples", "1000", "--test-examples", "100", "--checkpoint-dir", folder]
         begun = ("epoch 2/",)
     # The grace period is long, so that the launcher does not end a waiting task before the task
-    # itself does.
+    # ends by itself.
     job = Job([arguments.tutti, "run", "--workers", "2", "--ps", "2", "--grace", str(10 * LONGEST), "--max-restarts", str(restarts),
                "--", *program])
     job.wait_for(lambda: all(each in job.text() for each in begun) or "result" in job.text(), "training")
@@ -45,7 +45,7 @@ def start(arguments, mode, restarts, steps, folder):
 
 
 def hit(arguments, mode, task, number, restarts):
-    """Sends the signal and returns the job and its steps. Tries again if fast workers finish too early."""
+    """Sends the signal; returns the job, its number of steps, and its exit code. Tries again if fast workers finish too early."""
     steps = STEPS
     while True:
         with tempfile.TemporaryDirectory() as folder:
@@ -65,18 +65,18 @@ def check(arguments, mode, task, number, restarts):
     job, steps, code = hit(arguments, mode, task, number, restarts)
     text, name, victim = job.text(), "{} {}".format(*task), "{}-{}".format(*task)
     what = f"{mode}, {name}, {signal.Signals(number).name}, {restarts} restarts"
-    again = set(re.findall(r"(\w+-\d): .*; is started again", text))
+    again = set(re.findall(r"(\w+-\d): .*; restarting it", text))
     is_stopped = number == signal.SIGSTOP
-    require(not is_stopped or re.search(rf"{name} \(.*\) is stopped: state T", text), f"{what}: no line says who is stopped", text)
+    require(not is_stopped or re.search(rf"{name} \(.*\) is stopped: state T", text), f"{what}: expected a line that {name} is stopped", text)
     if not restarts:
         # Other tasks may fail because of a stopped task before the launcher kills it.
         is_named = is_stopped or f"{victim} failed first: killed by signal 9" in text
-        require(code != 0 and is_named and not again, f"{what}: the job ended with {code}; expected it to end by the loss of {victim}", text)
+        require(code != 0 and is_named and not again, f"{what}: the job ended with {code}; expected it to fail because of {victim}", text)
     else:
         should_continue = task == WORKER and mode == "async"
         expected = {victim} if should_continue else {"worker-0", "worker-1", "ps-0", "ps-1"}
         require(code == 0 and again == expected,
-                f"{what}: the job ended with {code}, started again were {sorted(again)}; expected 0, {sorted(expected)}", text)
+                f"{what}: the job ended with {code} and restarted {sorted(again)}; expected 0 and {sorted(expected)}", text)
         require(should_continue or re.search(rf"\[(?!{victim}).*{name} \(.*(died|is stopped)", text), f"{what}: no other task named {name}", text)
         step = re.search(r"result +global step (\d+)", text)
         require(step and int(step[1]) >= steps, f"{what}: worker 0 did not train to the end", text)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-# Kills the processes of a mesh and continues on a different mesh; the bits must equal an
-# undisturbed run.
+# Kills the processes of a mesh and resumes on a different mesh; the results must be bit-identical to
+# those of an undisturbed run.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: mesh_test.py GPT TUTTI [--mpirun MPIRUN]
 
@@ -28,7 +28,7 @@ def killed(command, folder):
     tasks = job.pids()
     require(len(tasks) == 4, f"expected 4 processes, got {tasks}", job.text())
     for pid in tasks.values():
-        with contextlib.suppress(ProcessLookupError):  # the launcher ends the others
+        with contextlib.suppress(ProcessLookupError):  # the launcher may have ended it
             os.kill(pid, signal.SIGKILL)
     require(job.finish() != 0, "the run ended before it was killed", job.text())
 

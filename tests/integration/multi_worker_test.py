@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-# Runs one training program as several processes: the bits equal one process, however the processes
-# are connected.
+# Runs one training program as several processes: the results are bit-identical to those of one
+# process, however the processes are connected.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: multi_worker_test.py PROGRAM [--steps N] [--tutti TUTTI] [--mpirun MPIRUN] [--keras PROGRAM] [--elastic]
 
@@ -58,8 +58,7 @@ def main():
             got = run_workers(arguments.program, devices, flags + more, folder, strategy)
             require_same(name, references[replicas], got, strategy, replicas)
         if arguments.keras:
-            # Uses compile and fit: each example is read once, and only one worker prints. The last
-            # batch is ragged.
+            # Uses compile and fit; the last batch of test examples is ragged.
             few = ["--batch-size", "250", "--seed", "1", "--epochs", "1", "--steps", "20", "--test-examples", "1003"]
             reference = run_mirrored(arguments.keras, 2, few, folder)
             for strategy, more in ((MULTI, []), (SHARDED, ALL_CUT)):

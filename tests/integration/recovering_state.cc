@@ -94,7 +94,8 @@ void train(const StateOptions& options) {
       say(concat("finished step ", step));
       if (step == options.dies_after) die_once(*strategy);
       if (options.stop_file.empty()) continue;
-      if (std::filesystem::exists(options.stop_file)) strategy->request_stop("the file is there");
+      if (std::filesystem::exists(options.stop_file))
+        strategy->request_stop("the stop file exists");
       if (strategy->stops_after(step)) return;
     }
   };
@@ -107,15 +108,15 @@ void train(const StateOptions& options) {
 int main(int argc, char** argv) {
   StateOptions options;
   Flags flags("Trains a model of a given size");
-  flags.add("--steps", options.steps, "how many");
-  flags.add("--stop-file", options.stop_file, "the workers stop once this file exists");
-  flags.add("--state-mb", options.state_mb, "parameters and slots together, in 1e6 bytes");
-  flags.add("--least-step-ms", options.least_step_ms, "a step takes so long at least");
-  flags.add("--without-recovery", options.without_recovery, "the loop stands alone");
-  flags.add("--dies-after", options.dies_after, "step after which worker 1 dies, once");
+  flags.add("--steps", options.steps, "number of steps");
+  flags.add("--stop-file", options.stop_file, "file whose existence stops the workers");
+  flags.add("--state-mb", options.state_mb, "size of parameters and slots together, in MB");
+  flags.add("--least-step-ms", options.least_step_ms, "minimum duration of a step, in ms");
+  flags.add("--without-recovery", options.without_recovery, "train without Recovery");
+  flags.add("--dies-after", options.dies_after, "step after which worker 1 dies once");
   flags.add_choice("--strategy", options.strategy, {"multi_worker_mirrored", "fully_sharded"},
-                   "where the model is");
-  flags.add_choice("--transport", options.transport, {"auto", "tcp"}, "between workers");
+                   "strategy that trains the model");
+  flags.add_choice("--transport", options.transport, {"auto", "tcp"}, "transport between workers");
   if (const int code = flags.parse(argc, argv); code >= 0) return code;
   try {
     train(options);

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-# Kills workers during training and restarts them; the bits must equal an undisturbed run.
+# Kills workers, which the launcher restarts; results must be bit-identical to those of an
+# undisturbed run.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: recovery_test.py PROGRAM TUTTI FIT [--steps N] [--kills N] [--workers N] [--seed N]
 
-`tutti run --max-restarts` starts the workers. Some are killed during training, and then all at the same time. Without a folder of
-checkpoints, training begins again; with a folder, it resumes from the newest version. fit_with_kills_test.cc tests the same without a
+`tutti run --max-restarts` starts the workers. Some are killed during training, and then all at the same time. Without a checkpoint
+folder, training begins again; with a folder, training resumes from the newest version. fit_with_kills_test.cc tests fit() without a
 launcher.
 """
 import glob
@@ -37,7 +38,7 @@ def kill_under_launcher(arguments, program, flags, folder, calm, chance, kills, 
     for number in [signal.SIGKILL] * kills + [signal.SIGSTOP] * is_stopped:
         back = job.count(GOES_ON)
         os.kill(chance.choice(sorted(job.pids(program).values())), number)
-        job.wait_for(lambda: job.count(GOES_ON) >= back + arguments.workers, f"a recovery of {signal.Signals(number).name}")
+        job.wait_for(lambda: job.count(GOES_ON) >= back + arguments.workers, f"a recovery after {signal.Signals(number).name}")
         time.sleep(chance.uniform(0.0, 0.2))
     if checkpoints:
         job.wait_for(lambda: glob.glob(os.path.join(checkpoints, "**", "step_*", "model.safetensors.index.json"), recursive=True), "a checkpoint")
@@ -60,14 +61,14 @@ def main():
         for kills, checkpoints in ((arguments.kills, None), (1, os.path.join(folder, "checkpoints"))):
             text = kill_under_launcher(arguments, arguments.program, flags, folder, calm, chance, kills, checkpoints, True)
             resumed = max([int(step) for step in re.findall(r"resumed +after step ([0-9]+)", text)], default=0)
-            require((resumed > 0) == bool(checkpoints), f"it went on from step {resumed}", text)
-        # The program does not mention recovery: fit() recovers by itself, and BackupAndRestore if
-        # all workers are killed.
+            require((resumed > 0) == bool(checkpoints), f"expected a resume from {checkpoints or 'the start'}, got step {resumed}", text)
+        # The program does not mention recovery: fit() recovers by itself, and BackupAndRestore
+        # resumes training if all workers are killed.
         short = ["--batch-size", "32", "--steps", "400", "--seed", "1", "--test-examples", "1000"]
         calm = run_mirrored(arguments.fit, arguments.workers, short, folder)
         text = kill_under_launcher(arguments, arguments.fit, short, folder, calm, chance, 2, os.path.join(folder, "of-fit"), False,
                                    begun="Total params")
-        require("BackupAndRestore: continues after a total of" in text, "no backup is taken", text)
+        require("BackupAndRestore: resuming after a total of" in text, "expected BackupAndRestore to resume training", text)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-# Floods a job with HTTP/2 streams that foreign clients open and reset: no client reaches HTTP/2, no
-# process grows, and the bits equal an undisturbed run.
+# Floods a job with HTTP/2 streams that foreign clients open and reset: no client reaches HTTP/2,
+# memory stays bounded, and results are bit-identical to those of an undisturbed run.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: reset_flood_test.py PROGRAM VARIABLE_SERVER [--seconds S]
 
 A worker and a parameter server with a job secret train in a separate network namespace, at an address that other machines can reach.
 Connections from another namespace flood their ports with pairs of HEADERS and RST_STREAM, unencrypted, over TLS, and over TLS with the
 clients' own certificate. gRPC 1.51 has no limit for such streams, so no server may send SETTINGS, the first frame of HTTP/2, to these
-clients. A server that only this user can reach may send it. The test checks memory, exit codes and bits, which must equal the same number
-of undisturbed steps, and prints the longest pause between two steps.
+clients. A server that only this user can reach may send it. The test checks memory, exit codes, and that results are bit-identical to
+those of undisturbed steps, and prints the longest pause between two steps.
 """
 import json
 import os
@@ -38,7 +38,7 @@ MOST_GROWTH = 64    # MiB per process
 FEWEST = 100        # minimum number of connections of each kind for a flood
 UNPRIVILEGED_ID = 65534
 SETTINGS = 4
-EXPECTED_CODES = {"worker": 75, "ps": 0}  # stopped on request; servers run to the end
+EXPECTED_CODES = {"worker": 75, "ps": 0}  # the worker stops on request; the server succeeds
 
 
 def frame(kind, flags, stream, payload=b""):
@@ -56,7 +56,7 @@ def flood_words():
 
 
 def answer_to(sock, words):
-    """Returns the bytes that the server sends until it closes, or within 2 s; b"" if it refuses at once."""
+    """Sends `words`; returns what the server sends until it closes the connection, or is silent for 2 s."""
     answer = b""
     sock.settimeout(2.0)
     try:
@@ -122,10 +122,10 @@ def run_strangers(folder, seconds):
     print(json.dumps(counts))
 
 
-# --- Two namespaces connected by a virtual cable.
+# --- Two network namespaces connected by a veth pair.
 
 def enter_namespace():
-    """Restarts this program in its own namespace, where it may create a virtual cable."""
+    """Restarts this program in a new network namespace, where it may create a veth pair."""
     if os.environ.get("TUTTI_TEST_NAMESPACE"):
         return
     own = ["unshare", "--net"]
@@ -136,7 +136,7 @@ def enter_namespace():
 
 
 def make_cable():
-    """Returns a process that owns the foreign clients' namespace."""
+    """Connects the foreign clients' namespace. Returns the process that owns it, and the command that enters it."""
     strangers = subprocess.Popen(["unshare", "--net", "sh", "-c", "echo; exec sleep 3600"], stdout=subprocess.PIPE)
     strangers.stdout.readline()
     inside = ["nsenter", f"--net=/proc/{strangers.pid}/ns/net"]
@@ -183,7 +183,7 @@ class Flooded(Tasks):
                 steps, last = now, time.monotonic()
             longest = max(longest, time.monotonic() - last)
             for (job, _), each in self.jobs.items():
-                require(each.process.poll() is None, f"{job} 0 ended in the flood", self.text())
+                require(each.process.poll() is None, f"{job} 0 ended during the flood", self.text())
         return longest
 
     def resident_mib(self):
@@ -197,8 +197,8 @@ def check_own_socket(variable_server):
         path = path_of(target)[len("unix:"):]
         with socket.socket(socket.AF_UNIX) as sock:
             sock.connect(path)
-            require(is_settings(answer_to(sock, flood_words())), "the flooder does not hear HTTP/2 where this user is let in")
-        require(not listening_ports(server.pid), f"at a loopback address the server listens at ports {listening_ports(server.pid)}")
+            require(is_settings(answer_to(sock, flood_words())), "expected HTTP/2 SETTINGS on this user's socket")
+        require(not listening_ports(server.pid), f"expected no TCP port for a loopback address, got {listening_ports(server.pid)}")
         for folder in (os.path.dirname(path), os.path.dirname(os.path.dirname(path))):
             require(not os.stat(folder).st_mode & 0o077, f"other users may enter {folder}")
         if can_be_another_user():
@@ -208,8 +208,8 @@ def check_own_socket(variable_server):
                 os.setuid(UNPRIVILEGED_ID)
                 with socket.socket(socket.AF_UNIX) as sock:
                     os._exit(0 if sock.connect_ex(path) == 13 else 1)
-            require(os.waitpid(child, 0)[1] == 0, f"another user reaches {path}")
-            print("  another user does not reach the socket; the flooder of this user hears HTTP/2 there")
+            require(os.waitpid(child, 0)[1] == 0, f"another user can connect to {path}")
+            print("  another user cannot connect to the socket; this user's client receives HTTP/2")
         server.stdin.close()
 
 
@@ -226,7 +226,7 @@ def flood_job(tasks, inside, seconds):
     pause = tasks.longest_pause(seconds)
     counts = json.loads(strangers.communicate(timeout=60)[0])
     for kind, (reached, heard) in counts.items():
-        print(f"  {kind}: {reached} connections, {heard} heard HTTP/2")
+        print(f"  {kind}: {reached} connections, {heard} received HTTP/2")
         require(reached >= FEWEST, f"{kind}: {reached} connections; expected at least {FEWEST}")
         require(not heard, f"{kind}: {heard} connections without the job's secret reached HTTP/2")
     for name, after in tasks.resident_mib().items():

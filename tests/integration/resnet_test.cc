@@ -74,7 +74,7 @@ Dataset four_classes(std::int64_t rows, std::uint64_t seed) {
   return Dataset::from_tensor_slices({x, argmax(slice(x, {0, 0}, {-1, 4}), 1)});
 }
 
-/// Trains for kPasses passes and returns the accuracy on held-out examples.
+/// Trains for kPasses epochs and returns the accuracy on held-out examples.
 double accuracy_of(std::int64_t global_batch, const LearningRate& rate) {
   set_random_seed(3);
   MirroredStrategy strategy({.devices = "cpu:0-1"});

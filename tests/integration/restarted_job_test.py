@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage: restarted_job_test.py RECOVERING_STATE RESTARTED_PROGRAM ESTIMATOR TUTTI [--mpirun MPIRUN] [--moments N] CLASS...
 
---moments: number of runs per style in which one process is killed at a time that the seed determines.
+--moments: number of runs per style in which one process is killed or stopped at a time that the seed determines.
 """
 import argparse
 import os
@@ -60,13 +60,13 @@ class RestartedJob(unittest.TestCase):
     def test_finished_workers_restart_after_death_in_last_step(self):
         code, hashes, errors = train(program=["--dies-after", str(STEPS)])
         self.check(code, hashes, errors)
-        self.assertRegex(errors, r"tutti run: worker-\d had finished, but worker-1, which was started again, waits for it\n")
+        self.assertRegex(errors, r"tutti run: worker-\d has finished, but worker-1, which was restarted, is waiting for it\n")
 
     def test_one_restart_per_worker_starts_new_job_without_recovery(self):
         code, hashes, errors = train(restarts=1, program=["--without-recovery", "--dies-after", "3"])
         self.check(code, hashes, errors)
         self.assertEqual(len(hashes), 3)
-        restarts = re.findall(r"tutti run: (worker-\d): .* is started again", errors)
+        restarts = re.findall(r"tutti run: (worker-\d): .* restarting it", errors)
         self.assertEqual(sorted(restarts), ["worker-0", "worker-1", "worker-2"], errors)
 
     def test_lost_shards_are_restored_from_commit(self):
@@ -100,7 +100,7 @@ class SeveralStrategies(ThreeRounds, unittest.TestCase):
                 with self.subTest(ends_in=ends_in, who=who):
                     code, hashes, text, _ = self.run_program("--without-recovery", "--ends-in", str(ends_in), "--who", str(who))
                     self.assertEqual((code, hashes), (0, calm), text)
-                    self.assertEqual(len(re.findall(r"is started again \(restart 1 of 3\)", text)), 2, text)
+                    self.assertEqual(len(re.findall(r"restarting it \(restart 1 of 3\)", text)), 2, text)
 
     def test_death_in_a_later_round_restarts_all_processes_with_recovery(self):
         code, calm, text, _ = self.run_program()
@@ -111,7 +111,7 @@ class SeveralStrategies(ThreeRounds, unittest.TestCase):
 
 
 class ExitsEarly(ThreeRounds):
-    """A process exits with code 0 while others need it: the others end long before any deadline and name that process."""
+    """A process exits with code 0 while other processes need it: they end long before any deadline and name that process."""
 
     def check_that_job_ends(self, named, *words, steps=100000, **launch):
         code, hashes, text, seconds = self.run_program(*words, "--steps", str(steps), "--least-step-ms", "1", **launch)
@@ -171,8 +171,8 @@ class KilledAtAnyMoment(unittest.TestCase):
                 if pids:
                     pid, number = chance.choice(sorted(pids)), chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP])
                     os.kill(pid, number)
-                    # A process that is stopped between two strategies is not a member, so it is not
-                    # given up.
+                    # A process that is stopped between two strategies is not a member, so the job
+                    # does not declare it lost.
                     time.sleep(4 if number == signal.SIGSTOP else 0)
                     if number == signal.SIGSTOP and pid in job.pids(program).values():
                         os.kill(pid, signal.SIGKILL)
@@ -188,7 +188,7 @@ class KilledAtAnyMoment(unittest.TestCase):
             with self.subTest(seed=seed):
                 got, _, text = self.run_once(program, words, random.Random(f"{name} {seed}"), seconds)
                 self.assertEqual(got, calm, text)
-                num_hit += "is started again" in text
+                num_hit += "; restarting it" in text
         print(f"  {name}: {num_hit} of {ARGUMENTS.moments} processes killed or stopped in time, all with {calm[1].copy().pop()[-32:]}", flush=True)
 
     def test_every_program_style_resumes_exactly(self):

@@ -26,7 +26,7 @@ namespace {
 using namespace tutti;
 
 constexpr int kRounds = 3;
-constexpr std::int64_t kMiddle = 3;  // step in which a process ends
+constexpr std::int64_t kMiddle = 3;  // step after which a process ends
 
 struct Options {
   std::string style = "loop";
@@ -209,16 +209,18 @@ const std::map<std::string, std::function<std::string(int)>> kStyles = {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Flags flags("Trains three times, with a strategy each");
+  Flags flags("Trains in three rounds, each with a separate strategy");
   flags.add_choice("--style", options.style, {"loop", "fit", "estimator", "horovod"},
-                   "of the program");
-  flags.add("--folder", options.folder, "of an Estimator's checkpoints");
-  flags.add("--steps", options.steps, "of each round");
-  flags.add("--least-step-ms", options.least_step_ms, "pause after each step");
-  flags.add("--without-recovery", options.without_recovery, "neither the loop nor fit() recovers");
-  flags.add("--ends-in", options.ends_in, "round in which a process ends, once; -1: none");
-  flags.add("--ends-before", options.ends_before, "before it makes the strategy of that round");
-  flags.add_choice("--ends", options.ends, {"kill", "exit", "_exit", "return"}, "how");
+                   "style of the training program");
+  flags.add("--folder", options.folder, "folder of the Estimator's checkpoints");
+  flags.add("--steps", options.steps, "number of steps of each round");
+  flags.add("--least-step-ms", options.least_step_ms, "pause after each step, in ms");
+  flags.add("--without-recovery", options.without_recovery,
+            "turn off recovery in the loop and in fit()");
+  flags.add("--ends-in", options.ends_in, "round in which a process ends once; -1: none");
+  flags.add("--ends-before", options.ends_before, "end before creating the strategy of that round");
+  flags.add_choice("--ends", options.ends, {"kill", "exit", "_exit", "return"},
+                   "how the process ends");
   flags.add("--who", options.who, "worker that ends");
   if (const int code = flags.parse(argc, argv); code >= 0) return code;
   if (options.without_recovery) ::unsetenv("TUTTI_MAX_RESTARTS");

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-# Runs one training program under many strategies and compares the bits of losses and weights.
+# Runs one training program under many strategies; losses and weights must be bit-identical.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: same_bits_test.py PROGRAM [--steps N] [--variants a,b,...] [--jobs N]
 
-Every run of a variant must report the same losses_hex, weights_hash and slots_hash (docs/determinism.md). N runs execute concurrently.
+Every run of a variant must report the same losses_hex, weights_hash and slots_hash (docs/determinism.md). --jobs: number of concurrent runs.
 """
 import concurrent.futures
 import os
@@ -46,7 +46,7 @@ RUNS = [
     ("OMP_NUM_THREADS=2", FOUR, {"OMP_NUM_THREADS": "2"}),
     ("OMP_NUM_THREADS=3", FOUR, {"OMP_NUM_THREADS": "3"}),
 ]
-# Positions of a mesh have equal parts of a batch, and their dropout and statistics are those of the global batch.
+# On a mesh, all positions have equally many rows, and dropout and statistics are those of the global batch.
 WHOLE_BATCHES = [
     ("mesh", ["--strategy", "mesh"] + FOUR, {}),
     ("mesh, 4 blocks on 2 devices", ["--strategy", "mesh", "--devices", "cpu:0-1", "--blocks", "data=4"], {}),
@@ -127,8 +127,8 @@ def main():
             for variant, lists_of_runs in started:
                 failures += check_variant(variant, arguments.steps, lists_of_runs)
         finally:
-            pool.shutdown(cancel_futures=True)  # after a failure the rest is cancelled
-    print("all the same" if failures == 0 else f"{failures} runs differ")
+            pool.shutdown(cancel_futures=True)  # cancels the remaining runs after a failure
+    print("all runs are bit-identical" if failures == 0 else f"{failures} runs differ")
     return 1 if failures else 0
 
 

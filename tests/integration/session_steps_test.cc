@@ -127,8 +127,7 @@ class OwnSession {
   std::optional<SessionScope> scope_;
 };
 
-/// Trains a network with dropout, batch normalization, and an embedding, whose gradients are
-/// slices.
+/// Trains a network with dropout, batch normalization, and an embedding, whose gradient is sparse.
 Trained train_network(const Places& places, const OptimizerSpec& spec, int steps) {
   set_random_seed(11);
   const OwnSession session(places);

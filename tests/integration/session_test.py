@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # Runs sessions of one process with servers in other processes: the hello example, in-graph
-# replication, and launches that end together.
+# replication, and jobs whose processes end together.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: session_test.py SCENARIO FOLDER_OF_EXAMPLES TUTTI
 
@@ -34,8 +34,8 @@ def start_in_turn(*commands):
 
 def runs_in_one_process(folder, _):
     result = run(f"{folder}/hello_distributed")
-    require(result.returncode == 0 and result.stdout == HELLO, "hello", result.stdout + result.stderr)
-    require("1 + 2 on /job:local/replica:0/task:0/device:CPU:0: 3" in result.stderr, "a step", result.stderr)
+    require(result.returncode == 0 and result.stdout == HELLO, "expected the greeting", result.stdout + result.stderr)
+    require("1 + 2 on /job:local/replica:0/task:0/device:CPU:0: 3" in result.stderr, "expected the log of a step", result.stderr)
 
 
 def runs_in_two_processes(folder, _):
@@ -49,7 +49,7 @@ def runs_in_two_processes(folder, _):
         server.succeed()
         require(client.succeed().count(HELLO) == 1, "expected one greeting", client.text())
     result = run(program, "--target", f"{wire}://127.0.0.1:1", "--timeout", "0.5")
-    require(result.returncode == 1 and "the server at 127.0.0.1:1 within 0.5 s" in result.stderr, "a wrong port",
+    require(result.returncode == 1 and "the server at 127.0.0.1:1 within 0.5 s" in result.stderr, "expected an error for a wrong port",
             result.stderr)
 
 
@@ -63,7 +63,7 @@ def two_servers_list_the_devices_of_both(folder, _):
         asked = run(program, *hosts)
         devices = ", ".join(f"/job:local/replica:0/task:{task}/device:CPU:0" for task in (0, 1))
         require(asked.returncode == 0 and asked.stdout == "".join(f"grpc://{address}: {devices}\n" for address in addresses),
-                "devices", asked.stdout + asked.stderr)
+                "expected each server to list all devices", asked.stdout + asked.stderr)
         for server in servers:
             server.succeed()
 
@@ -73,9 +73,9 @@ def named_tasks_have_the_bits_of_one_process(folder, tutti):
     program = [f"{folder}/session", "--steps", "150"]
     texts = [output_of(*program), output_of(tutti, "run", "--chief", "--workers", "1", "--ps", "2", "--", *program)]
     hashes = [re.search(r"after 150 steps: ([0-9a-f]{32})", each)[1] for each in texts]
-    require(hashes[0] == hashes[1], f"hashes {hashes}", texts[1])
+    require(hashes[0] == hashes[1], f"expected equal hashes, got {hashes}", texts[1])
     untrained = output_of(f"{folder}/session", "--steps", "0")
-    require(hashes[0] not in untrained, "training changes the weights", untrained)
+    require(hashes[0] not in untrained, "expected training to change the weights", untrained)
 
 
 def in_graph_replication(folder, tutti):
@@ -83,13 +83,13 @@ def in_graph_replication(folder, tutti):
     program = [f"{folder}/in_graph_trainer", "--steps", "20"]
     texts = [output_of(*program), output_of(tutti, "run", "--chief", "--workers", "2", "--ps", "1", "--", *program)]
     losses = [float(re.search(r"step 20 loss ([0-9.]+)", each)[1]) for each in texts]
-    require(abs(losses[0] - losses[1]) < 1e-3, f"losses {losses}", texts[1])
+    require(abs(losses[0] - losses[1]) < 1e-3, f"expected equal losses, got {losses}", texts[1])
     for worker in (0, 1):
         # Kernel and bias are sent to the worker, and their gradients are sent back, in each of 20
         # steps.
         for way in (f"/job:ps/replica:0/task:0 -> /job:worker/replica:0/task:{worker}: 40 values",
                     f"/job:worker/replica:0/task:{worker} -> /job:ps/replica:0/task:0: 40 values"):
-            require(way in texts[1], way, texts[1])
+            require(way in texts[1], f"expected '{way}'", texts[1])
 
 
 def fit_on_parameter_servers(folder, tutti):
@@ -98,7 +98,7 @@ def fit_on_parameter_servers(folder, tutti):
         for command in ([], [tutti, "run", "--workers", "2", "--ps", "2", "--"]):
             text = output_of(*command, f"{folder}/parameter_server_fit", "--update-mode", mode)
             found = re.search(r"loss ([0-9.]+) in the first epoch, ([0-9.]+) in the last", text)
-            require(found and float(found[2]) < float(found[1]), f"{mode}: losses", text)
+            require(found and float(found[2]) < float(found[1]), f"{mode}: expected a lower loss in the last epoch", text)
 
 
 def one_command_starts_a_job_and_ctrl_c_ends_it(folder, tutti):
@@ -109,9 +109,9 @@ def one_command_starts_a_job_and_ctrl_c_ends_it(folder, tutti):
     pids = job.pids(program)
     require(len(pids) == 4, f"expected four processes, got {pids}", job.text())
     job.send(signal.SIGINT)
-    require(job.finish() != 0, "expected an exit code that says that it was stopped", job.text())
+    require(job.finish() != 0, "expected an exit code other than 0 after Ctrl-C", job.text())
     left = [pid for pid in pids.values() if os.path.exists(f"/proc/{pid}")]
-    require(not left, f"processes {left} live on", job.text())
+    require(not left, f"processes {left} are still running", job.text())
 
 
 if __name__ == "__main__":

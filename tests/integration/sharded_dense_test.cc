@@ -77,9 +77,9 @@ Trained trained(int workers, DenseScheme scheme, int rounds) {
   return result;
 }
 
-/// Trains for two steps on one device. Each worker's rows are divided among the rounds. The dense
-/// layers are updated with the mean over the round's rows, and the convolutions with the mean over
-/// all rows.
+/// Trains for two steps on one device. Each worker's rows are divided among the rounds. After each
+/// round, updates the dense layers with the mean over the round's rows; after all rounds, updates
+/// the convolutions with the mean over all rows.
 Trained trained_on_one_device(int workers, int rounds) {
   set_random_seed(9);
   const Network network;
@@ -148,7 +148,7 @@ TEST(ShardedDense, SchemesMatchOneDeviceAndSendBytesStatedInPaper) {
   }
 }
 
-// In the paper's notation, the batches are (64, 16) and (64, 32).
+// In the paper's notation, the batches are (64, 32) and (64, 16).
 TEST(ShardedDense, DenseLayersMayUseSmallerBatch) {
   const std::uint64_t bytes = 2 * 4 * 3 * kRows * (kFeatures + kClasses);
   for (const int rounds : {2, 4}) {

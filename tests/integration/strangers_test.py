@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-# Trains while foreign clients connect: without the job's secret, no client is accepted, and the
-# bits equal an undisturbed run.
+# Trains while foreign clients connect: without the job's secret, no client is accepted, and results
+# are bit-identical to those of an undisturbed run.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: strangers_test.py PROGRAM [--workers N] [--strangers N] [--seconds S]
 
-Trains over TCP with a job secret. While a proxy delays the connection to worker 0, N foreign clients at a time connect to each data port.
+Trains over TCP with a job secret. While a proxy delays the connection to worker 0, N foreign clients at a time connect to the data ports.
 They are silent or slow, or send random bytes, HTTP, TLS, oversized lengths, or recorded openings of genuine peers. Each connection must be
 closed (the longest is printed), and descriptors and memory must stay bounded. Then the workers connect and stop listening. After SIGTERM
 the state must equal that of an undisturbed run with the same number of steps.
@@ -93,7 +93,7 @@ class Stranger:
 
 
 class Crowd:
-    """Crowd of foreign clients: a constant number at each port, of all kinds."""
+    """Crowd of foreign clients: a constant total number, with all kinds at all ports in rotation."""
 
     def __init__(self, size, ports, recordings, seed=1):
         self.size, self.ports, self.recordings = size, ports, recordings
@@ -107,8 +107,8 @@ class Crowd:
         return {"silent": b"", "slow": MAGIC + bytes(20), "random": noise,
                 "http": b"GET / HTTP/1.1\r\nHost: worker\r\n\r\n",
                 "tls": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + noise[:32],
-                # "large" is a hello whose fields all have the maximum size; "frame" announces 2^63
-                # bytes.
+                # "large" is a hello whose fields all have the maximum size; "frame" announces the
+                # maximum number of bytes.
                 "large": MAGIC + b"\xff" * 4248,
                 "frame": b"TutF\x01\x00\x00\x01" + b"\xff" * 52,
                 "replay": self.recordings[port]}[kind]
@@ -212,20 +212,20 @@ class Workers(Tasks):
 
 
 def record_openings(run, data_ports):
-    """Records, for each port, the opening of a client that proves the secret. The client's rank is
-    not a rank that the workers wait for, so without the secret it would be ignored."""
+    """Records, for each port, the opening of a client that proves the secret. The client
+    claims rank 2, but is not the process that the store lists, so it is refused after the proof."""
     recordings = {}
     for port in data_ports:
         verdict, knows_secret, words = open_as_peer(port, 2, run.secret)
-        require(verdict == REFUSED and knows_secret, f"a peer with the secret is not heard at port {port}: {verdict}", run.text())
+        require(verdict == REFUSED and knows_secret, f"port {port}: expected a refusal that proves the secret, got {verdict}", run.text())
         verdict, knows_secret, _ = open_as_peer(port, 2, secrets.token_bytes(32))
-        require(verdict == REFUSED and not knows_secret, f"a peer with another secret is heard at port {port}: {verdict}", run.text())
+        require(verdict == REFUSED and not knows_secret, f"port {port}: expected a refusal of another secret, got {verdict}", run.text())
         recordings[port] = words
     return recordings
 
 
 def disturb(run, arguments):
-    """Runs foreign clients for `seconds`; returns true if the workers kept their state."""
+    """Runs foreign clients; requires that all are disconnected, and that memory and descriptors stay bounded."""
     data_ports = run.wait_for_data_ports()
     pids = run.pids()
     crowd = Crowd(arguments.strangers, data_ports, record_openings(run, data_ports))
@@ -241,12 +241,12 @@ def disturb(run, arguments):
         crowd.step(False)
         run.check()
     kinds = ", ".join(f"{kind} {statistics.median(stays):.2f}" for kind, stays in sorted(crowd.stays.items()))
-    print(f"  {crowd.count} strangers, {arguments.strangers} at a time; longest stay {crowd.longest():.1f} s; "
+    print(f"  {crowd.count} foreign clients, {arguments.strangers} at a time; longest connection {crowd.longest():.1f} s; "
           f"median by kind in s: {kinds}")
-    require(not crowd.there, f"{len(crowd.there)} strangers are still there, the longest since {crowd.longest():.1f} s", run.text())
+    require(not crowd.there, f"{len(crowd.there)} foreign clients are still connected, the longest for {crowd.longest():.1f} s", run.text())
     growth = max(a - b for a, b in zip(most, resident))
     print(f"  memory of a worker grew by at most {growth:.1f} MiB")
-    require(growth <= MOST_GROWTH, f"a worker grew by {growth:.1f} MiB; expected at most {MOST_GROWTH}")
+    require(growth <= MOST_GROWTH, f"a worker's memory grew by {growth:.1f} MiB; expected at most {MOST_GROWTH}")
     run.wait_for(lambda: all(num_descriptors(pid) <= before + 2 for pid, before in zip(pids, descriptors)),
                  f"as many descriptors as before ({descriptors})", HANG)
 
@@ -254,10 +254,10 @@ def disturb(run, arguments):
 def check_log(run):
     """Foreign clients cause only a few lines in the log, not one line per client."""
     lines = [line for job in run.jobs.values() for line in job.text().splitlines() if "refused a connection" in line]
-    print(f"  {len(lines)} lines of the log; for instance: {lines[-1] if lines else ''}")
+    print(f"  {len(lines)} log lines about refused connections; for example: {lines[-1] if lines else ''}")
     for reason in ("tcp: rank", "this is not the rank 2 that is in the store", "rank 2 does not know this job's secret"):
         require(any(reason in line for line in lines), f"no line of the log says: {reason}", run.text())
-    require(len(lines) <= 500, f"{len(lines)} lines of the log about strangers")
+    require(len(lines) <= 500, f"expected at most 500 log lines about refused connections, got {len(lines)}")
 
 
 def main():
@@ -269,14 +269,14 @@ def main():
         run.proxy.stall([run.route], 0.0)
         run["worker", 0].wait_for_line("epoch 2/")
         ports = [listening_ports(pid) for pid in run.pids()]
-        require(not any(ports), f"while they train the workers listen at {ports}; expected nowhere")
+        require(not any(ports), f"expected training workers not to listen, got ports {ports}")
         run.stop()
         check_log(run)
         step = saved_step(saved[1])
         longer = FLAGS + ["--steps", str(step + 3)]
         calm = run_mirrored(arguments.program, arguments.workers, longer, folder)
         got = run_mirrored(arguments.program, arguments.workers, longer + saved + ["--resume"], folder)
-        require_same(f"{step} steps of workers that met among strangers", calm, got)
+        require_same(f"{step} steps after foreign clients connected", calm, got)
 
 
 if __name__ == "__main__":

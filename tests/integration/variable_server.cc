@@ -1,6 +1,6 @@
 // Server and worker for clients written in other languages. Prints the addresses of the server and
-// the worker, the shard of the variable "w" and the number of the operation "add". Exits when its
-// standard input ends.
+// the worker, the id of the shard of variable "w", and the number of operation "add". Exits when
+// its standard input ends.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <iostream>

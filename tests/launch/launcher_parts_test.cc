@@ -32,7 +32,7 @@ TEST(Task, TfConfigContainsClusterAndOwnTask) {
             R"({"cluster":{"worker":["a:1"]},"task":{"type":"worker","index":0}})");
 }
 
-TEST(FreePorts, AreDistinctAndBelowTheEphemeralRange) {
+TEST(FreePorts, AreDistinctUnprivilegedPorts) {
   const std::vector<int> ports = free_ports(50);
   EXPECT_EQ(std::set<int>(ports.begin(), ports.end()).size(), 50u);
   for (const int port : ports) {
@@ -43,8 +43,8 @@ TEST(FreePorts, AreDistinctAndBelowTheEphemeralRange) {
 
 TEST(FreePorts, AreNotAssignedToSecondJob) {
   std::set<int> seen;
-  for (int i = 0; i < 10;
-       ++i) {  // by chance alone, two of 500 ports would be the same in 99 % of runs
+  // If ports were only chosen at random, two of these 500 would be equal in 99 % of runs.
+  for (int i = 0; i < 10; ++i) {
     for (const int port : free_ports(50)) EXPECT_TRUE(seen.insert(port).second) << port;
   }
 }
@@ -112,7 +112,8 @@ TEST(DryRun, PrintsOneCommandPerProcess) {
   plan.processes.push_back({{"worker", 0, "h:1"}, "h", {{"TF_CONFIG", "{}"}}, {2, 3}});
   EXPECT_EQ(
       dry_run_text(plan),
-      "# Job j, processes: 1. First make its secret; other machines need a copy of the file, "
+      "# Job j, processes: 1. The next command creates the job's secret; copy the file to other "
+      "machines with "
       "mode 0600.\n"
       "(umask 077; mkdir -p ~/.tutti; head -c 48 /dev/urandom | base64 > ~/.tutti/j.secret)\n"
       "# worker-0 on h\n"
@@ -219,7 +220,7 @@ JobOutcome outcome_of(StopReason reason, const std::vector<ExitStatus>& in_order
   return outcome;
 }
 
-TEST(JobOutcome, ExitCodeIs75OnlyIfAllTasksStoppedOnRequest) {
+TEST(JobOutcome, ExitCodeIs75IfTaskStoppedOnRequestAndNoneFailed) {
   const ExitStatus done{0, 0}, stopped{75, 0}, failed{3, 0}, killed{0, SIGKILL};
   for (const StopReason reason : {StopReason::kSignal, StopReason::kTaskAsked}) {
     EXPECT_EQ(outcome_of(reason, {stopped, stopped}).exit_code(), 75);

@@ -35,8 +35,8 @@ Ended run_job(const JobPlan& plan, const SupervisorOptions& options) {
   return ended;
 }
 
-/// Runs one worker, which executes `script`. The job gives up on the worker as soon as the worker
-/// has started.
+/// Runs one worker, which executes `script`. The job declares the worker lost as soon as the
+/// worker has started.
 Ended run_given_up(const std::string& script, bool is_ending, const std::string& why) {
   const JobPlan plan = make_plan({.arguments = {"/bin/sh", "-c", script}, .cores = {0}});
   SupervisorOptions options;
@@ -102,12 +102,12 @@ TEST(Supervisor, SuccessfulExitOfAwaitedMemberFailsJob) {
                         "finished, after "));
 }
 
-TEST(Supervisor, SuccessfulExitBeforeJoiningCountsAsRestart) {
+TEST(Supervisor, SuccessfulExitBeforeJoiningCausesRestart) {
   const Ended ended = run_early_exit(std::nullopt, 1);
   EXPECT_EQ(ended.outcome.exit_code(), 0);
   EXPECT_EQ(ended.outcome.tasks[1].restarts, 1);
   EXPECT_THAT(ended.said, HasSubstr("worker-1: exited with code 0 before it joined, after "));
-  EXPECT_THAT(ended.said, HasSubstr("is started again (restart 1 of 1)"));
+  EXPECT_THAT(ended.said, HasSubstr("restarting it (restart 1 of 1)"));
 }
 
 // Both workers fail once. After their restart, worker 1 finishes and worker 0 waits for it.
@@ -143,7 +143,7 @@ TEST(Supervisor, LogsOnlyExitStatusOfDeadProcess) {
 TEST(Supervisor, KillsRunningProcessThatIsReportedDead) {
   const Ended ended = run_given_up("exec sleep 600", true, "worker 0 died: it lost its connection");
   EXPECT_EQ(ended.outcome.exit_code(), 128 + SIGKILL);
-  EXPECT_THAT(ended.said, HasSubstr("tutti run: worker-0 was killed because the job gave it up: "
+  EXPECT_THAT(ended.said, HasSubstr("tutti run: worker-0 was killed because the job gave up on it: "
                                     "worker 0 died: it lost its connection"));
 }
 
@@ -173,7 +173,7 @@ TEST(Supervisor, ReportsFirstExitIfFirstFailedProcessNeverExits) {
 TEST(Supervisor, KillsSuspendedProcess) {
   const Ended ended = run_given_up("kill -STOP $$", false, "worker 0 is stopped");
   EXPECT_EQ(ended.outcome.tasks[0].status, (ExitStatus{0, SIGKILL}));
-  EXPECT_THAT(ended.said, HasSubstr("because the job gave it up: worker 0 is stopped"));
+  EXPECT_THAT(ended.said, HasSubstr("because the job gave up on it: worker 0 is stopped"));
 }
 
 }  // namespace tutti::launch::supervisor_test

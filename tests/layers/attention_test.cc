@@ -227,8 +227,8 @@ TEST(KeyValueCacheTest, RejectsLayersThatMixSteps) {
     return error_of([&] { (void)cache.call(layer, Tensor::zeros({1, kSteps, kFeatures})); });
   };
   const auto not_kept = HasSubstr(
-      "its result depends on earlier steps, which a KeyValueCache "
-      "does not keep; call generate() with .use_cache = false");
+      "the layer's result depends on earlier steps, which a KeyValueCache "
+      "does not store; call generate() with .use_cache = false");
   EXPECT_THAT(refusal(GRU(2)), not_kept);
   EXPECT_THAT(refusal(Conv1D(2, 2)), not_kept);
   EXPECT_THAT(refusal(MaxPooling1D(2)), not_kept);
@@ -343,7 +343,7 @@ TEST(TransformerBlockTest, MaskedStepsDoNotAffectUnmaskedSteps) {
   expect_values(slice(y, {0, 0, 0}, {1, 2, 4}), same(seen).to_doubles(), 1e-6);
 }
 
-/// Returns two sequences of three steps. Only the first step of the second sequence is valid.
+/// Returns two sequences of three steps. In the second sequence, only the first step is valid.
 Tensor gappy() { return Tensor::from<float>({2, 3, 1}, {1, 2, 3, 4, 0, 0}); }
 
 std::vector<double> mask_values(const Tensor& x) {
@@ -396,7 +396,8 @@ TEST(MaskTest, IsForgottenAtEndOfScope) {
   }
   EXPECT_FALSE(MaskScope::has_masks());
   const Tensor x = built(Masking())(gappy());
-  EXPECT_FALSE(MaskScope::mask_of(x).defined()) << "a call of one layer remembers nothing";
+  EXPECT_FALSE(MaskScope::mask_of(x).defined())
+      << "a layer called outside a MaskScope stored a mask";
 }
 
 TEST(MaskTest, MergedMaskIsUnionOfInputMasks) {
@@ -520,7 +521,7 @@ TEST(RecurrentTest, ErrorsNameLayerAndShapes) {
   EXPECT_THAT(error_for(LSTM(3), {{4}}),
               HasSubstr("layer 'lstm' (LSTM): LSTM: expected examples of shape [steps, channels]"));
   EXPECT_THAT(error_for(LSTM(3), {{4, 2}, {3}}),
-              HasSubstr("optionally with 2 initial states, got 2 inputs"));
+              HasSubstr("optionally with initial states (2 for this layer), got 2 inputs"));
   EXPECT_THAT(error_for(GRU(3), {{4, 2}, {2}}), HasSubstr("initial states of shape [3], got [2]"));
   EXPECT_INVALID(GRU bad(0), "a positive number of units");
   LSTM lstm(3);

@@ -130,8 +130,8 @@ inline std::vector<DescribedLayer> every_layer() {
   };
 }
 
-/// Returns `rows` rows for each input of a layer: class numbers for an embedding, numbers from -1
-/// to 1 for other layers.
+/// Returns `rows` rows for each input of a layer: integers for an embedding, numbers from -1 to 1
+/// for other layers.
 inline std::vector<Tensor> rows_for(const DescribedLayer& described, std::int64_t rows) {
   std::vector<Tensor> x;
   for (const Shape& shape : described.inputs) {

@@ -1,4 +1,5 @@
-// Helpers for tests of layers, and checks that apply to every layer: shapes, 0 rows, gradients.
+// Helpers for tests of layers, and checks that apply to every layer: shapes, empty batches and
+// gradients.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -154,11 +155,11 @@ inline void check_gradients(Layer& layer, const std::vector<Shape>& examples,
     check_weight_gradient(layer, weight, inputs, context);
 }
 
-/// Checks that the shapes of results are as documented and that gradients are finite, with 3, 1 and
-/// 0 rows, in training and inference.
+/// Checks that results have the shapes that shapes_for() predicts and that gradients are finite,
+/// with 3, 1 and 0 rows, in training and inference.
 inline void check_shapes(Layer& layer, const std::vector<Shape>& examples) {
   const std::vector<Shape> promised = layer.shapes_for(examples);
-  EXPECT_TRUE(layer.variables().empty()) << "asking for shapes makes no weights";
+  EXPECT_TRUE(layer.variables().empty()) << "shapes_for() created weights";
   const std::vector<Shape> outputs = layer.build_for(examples);
   EXPECT_EQ(outputs, promised);
   SCOPED_TRACE(layer.name());
@@ -186,7 +187,7 @@ inline void check_shapes(Layer& layer, const std::vector<Shape>& examples) {
   }
 }
 
-/// Returns the names (without the layer's prefix) and shapes of the layer's variables.
+/// Returns the name and shape of each of the layer's variables.
 inline std::vector<std::string> weights_of_layer(const Layer& layer) {
   std::vector<std::string> lines;
   for (const Variable& variable : layer.variables())

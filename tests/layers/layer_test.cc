@@ -327,7 +327,7 @@ TEST(LayerDescription, RecreatesEveryLayer) {
   EXPECT_THAT(types, UnorderedElementsAreArray(readable));
 }
 
-// Skips Embedding, which takes class numbers; simple_layers_test.cc tests it.
+// Skips Embedding, whose inputs are integers; simple_layers_test.cc tests it.
 TEST(EveryLayer, OutputHasInferredShapeEvenForEmptyBatch) {
   for (const auto& [layer, copy, inputs] : every_layer()) {
     SCOPED_TRACE(concat(layer->type_name(), " of ", join(inputs)));
@@ -400,7 +400,7 @@ TEST(LayerDescription, CustomLayersCanBeRegistered) {
   again->build_for(Shape{1});
   EXPECT_THAT((*again)(Tensor::ones({1, 1})).to_doubles(), ElementsAre(2.5));
   EXPECT_THAT(error_of([] { register_layer<OwnScale, double>(); }),
-              HasSubstr("'OwnScale' already"));
+              HasSubstr("'OwnScale' is already registered"));
   EXPECT_ERROR((void)SilentLayer().describe(), kUnimplemented,
                "'silent_layer' (SilentLayer): the layer does not record its constructor arguments; "
                "call made_with(arguments)");
@@ -715,7 +715,7 @@ Result trained(bool is_remat) {
 TEST(Remat, MatchesStoredActivationsBitwise) {
   const Result kept = trained(false), again = trained(true);
   EXPECT_EQ(again.losses, kept.losses);
-  EXPECT_EQ(again.weights, kept.weights) << "moving statistics move once";
+  EXPECT_EQ(again.weights, kept.weights) << "moving statistics must be updated once";
   EXPECT_EQ(again.gradients, kept.gradients);
 }
 

@@ -266,7 +266,7 @@ TEST(AverageLoss, AppliesSampleWeights) {
               (3 + 70) / 2.0, 1e-5);
   EXPECT_INVALID(compute_average_loss(losses, {.sample_weight = Tensor::ones({2})}),
                  "compute_average_loss: the weights do not match the values; expected shape "
-                 "[3] or one that lacks trailing dimensions, got [2]");
+                 "[3] or that shape without trailing dimensions, got [2]");
 }
 
 TEST(AverageLoss, DividesByGlobalBatchSize) {
@@ -388,7 +388,7 @@ TEST(StepWeightsTest, ErrorNamesMismatchedWeights) {
 
 TEST(MetricTest, MeanAveragesOverValuesInsteadOfBatches) {
   Mean mean;
-  EXPECT_EQ(mean.result().item(), 0.0f) << "of nothing";
+  EXPECT_EQ(mean.result().item(), 0.0f) << "mean of no values";
   mean.update_state(Tensor::from<std::int64_t>({3}, {0, 1, 2}));
   mean.update_state(Tensor::zeros({0}));
   mean.update_state(Tensor::from<std::int64_t>({7}, {3, 4, 5, 6, 7, 8, 9}));
@@ -430,7 +430,7 @@ TEST(MetricTest, NamedAccuracyMatchesLossKind) {
   const Tensor labels = Tensor::from<float>({2, 1}, {1, 0});
   auto of_logits = MetricSpec("accuracy").make(Loss("binary_crossentropy"));
   of_logits->update_state(labels, logits);
-  EXPECT_EQ(of_logits->result().item(), 1.0f) << "a logit above 0 is a yes";
+  EXPECT_EQ(of_logits->result().item(), 1.0f) << "a logit above 0 predicts class 1";
   auto of_probabilities =
       MetricSpec("accuracy")
           .make(Loss("binary_crossentropy").for_predictions(PredictionKind::kProbabilities));
@@ -460,7 +460,7 @@ TEST(MetricTest, TopKCountsLabelsAmongTheKLargestPredictions) {
     metric.update_state(Tensor::from<std::int64_t>({3}, {2, 3, 3}), predictions);
     return metric.result().item_double();
   };
-  EXPECT_DOUBLE_EQ(share(1), 1.0 / 3) << "ties count as in";
+  EXPECT_DOUBLE_EQ(share(1), 1.0 / 3) << "ties count as hits";
   EXPECT_DOUBLE_EQ(share(2), 2.0 / 3);
   EXPECT_DOUBLE_EQ(share(4), 1.0);
   TopKCategoricalAccuracy one_hot_labels(2);
@@ -478,7 +478,7 @@ TEST(MetricTest, PredictionAtThresholdIsNegative) {
   const Tensor predictions = Tensor::from<float>({3}, {0.9, 0.5, 0.5});
   Precision outside({.class_id = 1});
   EXPECT_INVALID(outside.update_state(reshape(labels, {3, 1}), reshape(predictions, {3, 1})),
-                 "precision: expected class_id below 1, got 1");
+                 "precision: expected class_id in [0, 1), got 1");
   Precision precision;
   Recall recall;
   precision.update_state(labels, predictions);
@@ -507,7 +507,7 @@ TEST(MetricTest, MeanIoUCoversOnlyPresentClasses) {
   with_absent.update_state(labels, predictions);
   EXPECT_NEAR(with_absent.result().item_double(), 1.0 / 3, 1e-9);
   EXPECT_INVALID(metric.update_state(labels, predictions + predictions),
-                 "mean_io_u: expected class numbers below 2, got label 0 and prediction 2");
+                 "mean_io_u: expected class numbers in [0, 2), got label 0 and prediction 2");
 }
 
 TEST(MetricTest, EmptyBatchChangesNothing) {
@@ -545,7 +545,7 @@ TEST(MetricTest, NamedMetricsHandleLogits) {
   const Precision mine({.name = "mine"});
   auto same = MetricSpec(mine).make(logits);
   same->update_state(labels, Tensor::ones({2, 1}));
-  EXPECT_DOUBLE_EQ(mine.result().item_double(), 0.5) << "the object that was given";
+  EXPECT_DOUBLE_EQ(mine.result().item_double(), 0.5) << "the given metric must be updated";
 }
 
 /// A metric chosen by name gives the same result whether the model's outputs and the loss use

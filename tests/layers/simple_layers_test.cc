@@ -243,17 +243,18 @@ TEST(DropoutTest, MaskDependsOnlyOnRandomKey) {
   const Tensor x = Tensor::ones({4, 64});
   const RandomContext context{.seed = 1, .step = 2, .replica = 3};
   const std::vector<double> mask = dropped(layer, context, x);
-  EXPECT_EQ(dropped(layer, context, x), mask) << "a replayed step draws the same";
+  EXPECT_EQ(dropped(layer, context, x), mask) << "a repeated step must draw the same mask";
   EXPECT_NE(dropped(layer, {.seed = 9, .step = 2, .replica = 3}, x), mask);
   EXPECT_NE(dropped(layer, {.seed = 1, .step = 9, .replica = 3}, x), mask);
   EXPECT_NE(dropped(layer, {.seed = 1, .step = 2, .replica = 9}, x), mask);
   EXPECT_NE(dropped(other, context, x), mask);
   std::vector<double> elsewhere;
   Executor::system().start("other", [&] { elsewhere = dropped(layer, context, x); })->join();
-  EXPECT_EQ(elsewhere, mask) << "the thread does not matter";
+  EXPECT_EQ(elsewhere, mask) << "the mask must not depend on the thread";
   RandomContextScope scope(context);
   EXPECT_EQ(layer(x, {.training = true}).to_doubles(), mask);
-  EXPECT_NE(layer(x, {.training = true}).to_doubles(), mask) << "the second call of a step";
+  EXPECT_NE(layer(x, {.training = true}).to_doubles(), mask)
+      << "the second call in a step must draw another mask";
 }
 
 TEST(DropoutTest, GradientUsesForwardMask) {
@@ -298,8 +299,9 @@ TEST(ConvVariants, ErrorsNameLayerAndShapes) {
   EXPECT_THAT(error_for(SeparableConv2D(2, 3), {2, 2, 1}),
               HasSubstr("SeparableConv2D: a window of 3 does not fit into a length of 2"));
   EXPECT_THAT(error_for(Conv2DTranspose(2, 3), {4, 4}), HasSubstr("got [4, 4]"));
-  EXPECT_THAT(error_for(Conv2D(4, 1, {.groups = 2}), {3, 3, 3}),
-              HasSubstr("expected groups that divide the 3 channels of the input, got 2"));
+  EXPECT_THAT(
+      error_for(Conv2D(4, 1, {.groups = 2}), {3, 3, 3}),
+      HasSubstr("expected a number of groups that divides the 3 channels of the input, got 2"));
   EXPECT_INVALID(Conv2D bad(3, 1, {.groups = 2}),
                  "a number of groups that divides the 3 filters, got 2");
   EXPECT_INVALID(Conv2DTranspose bad(0, 1), "a positive number of filters");

@@ -93,8 +93,8 @@ const std::vector<Collective>& collectives() {
   return all;
 }
 
-/// Returns a value and its gradients with respect to the inputs; `weights` are the weights of the
-/// loss.
+/// Returns the function's value, and the gradients of a weighted sum of its squares with respect to
+/// the inputs.
 std::vector<std::vector<double>> value_and_gradients(
     const std::vector<Tensor>& inputs,
     const std::function<Tensor(const std::vector<Tensor>&)>& function) {

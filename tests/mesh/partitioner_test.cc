@@ -1,5 +1,5 @@
-// Tests that nothing bypasses the partitioner: operations, variables, and the creation and host
-// reads of sharded tensors.
+// Tests that the partitioner receives every operation, and that operations and variable updates do
+// not read sharded tensors on the host.
 // SPDX-License-Identifier: Apache-2.0
 #include <functional>
 #include <set>

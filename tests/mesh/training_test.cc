@@ -66,7 +66,7 @@ Trained train(Strategy& strategy, const OptimizerSpec& spec = "adam",
         batch);
     result.losses.push_back(strategy.reduce(ReduceOp::kSum, losses).item_double());
   }
-  // Slots are hashed, too: a difference in the last bit of a gradient is too small to change
+  // Slots are hashed, too: a difference in the last bit of a gradient may be too small to change
   // weights.
   std::vector<Variable> all = optimizer->state_variables();
   all.insert(all.end(), w.begin(), w.end());
@@ -224,7 +224,7 @@ TEST(MeshTraining, WorkersMatchOneProcessBitForBit) {
   }
 }
 
-/// Trains with one worker thread per mesh position, and expects this hash on each worker.
+/// Trains with one worker thread per mesh position, and expects the hash `expected` on each.
 void expect_hash_of_workers(const std::string& expected, const MeshOptions& options) {
   const int workers = options.mesh.num_positions();
   auto communicators = in_process_communicators(workers);

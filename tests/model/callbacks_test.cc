@@ -185,7 +185,7 @@ TEST(CsvLoggerTest, WritesReadableLinePerEpoch) {
   const History more = train({.mode = CsvMode::kAppend}, {.epochs = 4, .initial_epoch = 2});
   const std::string all = read_file(path);
   EXPECT_EQ(all.substr(0, first.size()), first);
-  EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 5) << "one head and four epochs";
+  EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 5) << "one header and four epochs";
   EXPECT_EQ(std::stod(all.substr(all.find("\n3,") + 3)), more["loss"][1]);
   train({.separator = ";"}, {.epochs = 1});
   EXPECT_THAT(read_file(path), StartsWith("epoch;loss;val_loss\n0;"));
@@ -244,8 +244,8 @@ TEST(TerminateOnNaNTest, ReportsReplicaAndStep) {
   EXPECT_EQ(guard->reason(), "");
 }
 
-/// Returns the warnings logged by two epochs of fit() in which step 2 has an infinite loss on
-/// replica 1 of 3.
+/// Returns the warnings logged by two epochs of fit() in which row 7 of 12 has an infinite loss: in
+/// step 2, and on replica 1 if there are three.
 std::vector<std::string> warnings_of_infinite_loss(const char* devices) {
   auto strategy = mirrored(devices);
   auto scope = strategy->scope();
@@ -392,12 +392,12 @@ TEST(EarlyStoppingTest, StopsAfterPatienceWithoutImprovement) {
   EXPECT_EQ(stopped_at(EarlyStopping(), "loss", {1, 2, 3}), -1) << "a missing name only warns";
   const double nan = std::numeric_limits<double>::quiet_NaN();
   EXPECT_EQ(stopped_at(EarlyStopping({.patience = 2}), "val_loss", {nan, 2, 3, 1, 2, 3}), 5)
-      << "a number is better than none";
+      << "a number is better than NaN";
   EXPECT_EQ(stopped_at(EarlyStopping({.start_from_epoch = 2}), "val_loss", {1, 2, 3, 2, 3}), 4);
   EXPECT_EQ(stopped_at(EarlyStopping({.start_from_epoch = 2}), "val_loss", {1, 2, 3, 4, 2}), 3)
       << "epoch 2 is the first that counts, epoch 3 is worse";
   EXPECT_EQ(stopped_at(EarlyStopping({.start_from_epoch = 2}), "val_loss", {3, 1, 2, 1.5, 1.6}), 4)
-      << "epoch 1 is not compared with";
+      << "epoch 1 precedes start_from_epoch";
   EXPECT_EQ(stopped_at(EarlyStopping({.min_delta = 0.25, .patience = 3, .baseline = 1.0}),
                        "val_loss", {2, 1.5, 0.875, 0.5}),
             2)
@@ -418,7 +418,7 @@ TEST(EarlyStoppingTest, RestoresWeightsOfBestEpoch) {
   }
   EXPECT_EQ(callback.stopped_epoch(), 2);
   EXPECT_EQ(callback.best_epoch(), 0);
-  ASSERT_NE(weights_of(model), best) << "fit may write averages before it ends";
+  ASSERT_NE(weights_of(model), best) << "weights must be restored only in on_train_end()";
   callback.on_train_end({});
   EXPECT_EQ(weights_of(model), best);
 }
@@ -458,7 +458,7 @@ TEST(EarlyStoppingTest, RestoresReplicaAveragesEvenWithoutEarlyStop) {
     const auto& mean = after_epochs[0];
     EXPECT_NE(mean.at("batch_normalization/moving_mean/replica_0"),
               mean.at("batch_normalization/moving_mean/replica_1"))
-        << "replicas that agree would show nothing";
+        << "this test needs replicas with different averages";
   }
 }
 

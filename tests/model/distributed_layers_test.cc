@@ -1,5 +1,5 @@
-// Tests layers, metrics, losses and moving averages in steps with several replicas, and models
-// whose steps run on devices other than the CPU.
+// Tests layers, metrics, losses and moving averages with several replicas, and training steps on a
+// simulated GPU.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
@@ -59,7 +59,8 @@ TEST(DistributedMetrics, MetricsCreatedOutsideScopeWorkInCrossReplicaContext) {
   EXPECT_EQ(mean.result().item(), 4.5f);
 }
 
-/// Layer that counts its calls and averages its input.
+/// Layer that returns its input and adds two metrics: the sum of the inputs' means, and the mean of
+/// all input elements.
 class Observer : public Layer {
  public:
   std::shared_ptr<Sum> sum() const { return sum_; }
@@ -106,7 +107,8 @@ TEST(DistributedMetrics, ResultInsideRunAggregatesAllReplicas) {
   }
 }
 
-/// Trains a normalised model for two steps on 12 rows; returns its weights and moving averages.
+/// Trains a model with BatchNormalization for two steps on 12 rows; returns its weights and moving
+/// averages.
 std::vector<double> normalized_step(Strategy& strategy, bool synchronized) {
   set_random_seed(4);
   auto scope = strategy.scope();
@@ -127,7 +129,7 @@ TEST(DistributedBatchNormalization, SynchronizedStatisticsMatchOneDeviceOnGlobal
   }
 }
 
-TEST(DistributedBatchNormalization, ReplicaWithEmptyBatchKeepsItsAverages) {
+TEST(DistributedBatchNormalization, EmptyReplicaUpdatesAveragesOnlyIfSynchronized) {
   for (const bool synchronized : {false, true}) {
     auto strategy = mirrored("cpu:0-1");
     auto scope = strategy->scope();
@@ -191,8 +193,8 @@ std::vector<double> after_steps(Strategy& strategy, bool training, bool frozen) 
   return moving_averages_of(model);
 }
 
-/// Runs the steps with two towers: computes gradients, averages them, and updates once. Returns the
-/// moving averages.
+/// Runs the steps on two towers (replicas): averages their gradients, then updates the variables.
+/// Returns the moving averages.
 std::vector<double> after_steps_of_towers(bool training) {
   CentralStorageStrategy strategy({.local = {.devices = "cpu:0-1"}});
   const auto scope = strategy.scope();
@@ -221,7 +223,7 @@ const std::vector<double> kUntouched = {0.0, 1.0};
 
 TEST(NormalizationUpdates, AllTowersUpdateAveragesOnlyInTraining) {
   using namespace normalization_updates_test;
-  MirroredStrategy strategy({.devices = "cpu:0-1"});  // as in TensorFlow, see tests/parity
+  MirroredStrategy strategy({.devices = "cpu:0-1"});
   expect_near(after_steps_of_towers(true), after_steps(strategy, true, false), 1e-5);
   EXPECT_EQ(after_steps_of_towers(false), kUntouched);
   EXPECT_EQ(after_steps(strategy, false, false), kUntouched);
@@ -236,7 +238,7 @@ TEST(NormalizationUpdates, MissingTrainingFlagWarnsOnce) {
   frozen.freeze();
   const Tensor x = Tensor::ones({4, 1});
   const auto warnings = warnings_of([&] {
-    (void)layer(x);  // in inference mode, because no tape is active
+    (void)layer(x);  // does not warn, because no tape records
     (void)trained(x, {.training = true});
     GradientTape tape;
     for (int call = 0; call < 3; ++call) (void)layer(x);
@@ -302,8 +304,8 @@ double moving_mean_of_one_device() {
   return mean;
 }
 
-/// Returns the moving variance after training with both rows on one device or with one row
-/// (variance 0) per replica.
+/// Returns the moving variance after training with both rows of each batch on one device, or with
+/// one row (variance 0) per replica.
 double moving_variance(bool one_device) {
   const std::vector<double> x = rows().to_doubles();
   double variance = 1.0;
@@ -316,7 +318,7 @@ double moving_variance(bool one_device) {
   return variance;
 }
 
-/// Returns strategies of every kind, some with more replicas than a batch has rows.
+/// Returns single-process strategies, some with more replicas than a batch has rows.
 std::vector<std::unique_ptr<Strategy>> strategies() {
   auto all = several_strategies();
   all.push_back(mirrored("cpu:0", 8));
@@ -327,8 +329,8 @@ std::vector<std::unique_ptr<Strategy>> strategies() {
 
 }  // namespace small_batches_test
 
-// Evaluation batches have more rows than training batches, so replicas without training data use
-// the averages, too.
+// Evaluation batches have more rows than training batches, so even replicas that trained on no rows
+// use the averages.
 TEST(BatchNormalizationUpdates, EvaluationUsesAveragesOfReplicasWithRows) {
   using namespace small_batches_test;
   for (const auto& strategy : strategies()) {
@@ -362,7 +364,7 @@ TEST(BatchNormalizationUpdates, EvaluationUsesAveragesOfReplicasWithRows) {
     for (const Variable& variable : trained.variables())
       for (const Tensor& each : variable.storage().local_components())
         after.push_back(each.to_doubles());
-    EXPECT_EQ(after, before) << "training continues with each replica's own";
+    EXPECT_EQ(after, before) << "evaluation changed a variable";
   }
 }
 
@@ -450,8 +452,8 @@ TEST(ReplicaDevicePlacement, EmptyRegularizationLossIsOnReplicaDevice) {
   }
 }
 
-// Labels are captured from the host, and predictions are on the replica's device.
-TEST(ReplicaDevicePlacement, LossesAcceptCapturedLabelsAndWeights) {
+// The labels and weights are host tensors, and the predictions are on the replica's device.
+TEST(ReplicaDevicePlacement, LossesAcceptHostLabelsAndWeights) {
   const Tensor labels = Tensor::from<float>({2, 2}, {1, 0, 0, 1});
   const Tensor predictions = Tensor::from<float>({2, 2}, {0.25f, 0.75f, 0.5f, 0.5f});
   const Tensor classes = Tensor::from<std::int64_t>({2}, {1, 0});
@@ -473,8 +475,8 @@ TEST(ReplicaDevicePlacement, LossesAcceptCapturedLabelsAndWeights) {
   }
 }
 
-// Even the result() of a metric that has no values yet must be on the replica's device.
-TEST(ReplicaDevicePlacement, MetricsAcceptAndReturnConstants) {
+// Even the result() of a metric without values must combine with tensors on the replica's device.
+TEST(ReplicaDevicePlacement, MetricsAcceptHostTensorsAndReturnDeviceTensors) {
   const Tensor labels = Tensor::from<float>({4}, {1, 0, 1, 0});
   const Tensor predictions = Tensor::from<float>({4}, {0.9f, 0.2f, 0.3f, 0.4f});
   const std::vector<const char*> names = {"auc",

@@ -107,7 +107,7 @@ TEST(EventFileTest, ReportsFileSizeLimitAsError) {
   const std::string message = error_of([&] {
     for (int step = 0; step < 10; ++step) writer->scalar("epoch_loss", step, 0.5);
   });
-  writer.reset();  // no data is left to write
+  writer.reset();  // the destructor must not write under the limit
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
   EXPECT_THAT(message, HasSubstr("File too large"));
 }
@@ -136,7 +136,8 @@ TEST(EventFileTest, HistogramCountsValuesBelowEachLimit) {
   const std::vector<double> limits = doubles_in(histogram[6]), counts = doubles_in(histogram[7]);
   ASSERT_EQ(limits.size(), counts.size());
   EXPECT_TRUE(std::ranges::is_sorted(limits));
-  // The number of values below a limit equals the sum of all counts up to it.
+  // The number of values below a limit equals the sum of the counts of all buckets up to that
+  // limit.
   double total = 0.0;
   for (std::size_t i = 0; i < limits.size(); ++i) {
     total += counts[i];
@@ -214,7 +215,7 @@ TEST(ProgressTest, PrintsSignificantDigitsOfSmallAndLargeValues) {
               HasSubstr("  a 1e-05  b 0.0000  c -0.00025  d 2e+09  e nan  "));
 }
 
-TEST(ProgressTest, DurationsAreReadable) {
+TEST(ProgressTest, FormatsDurationsAsSecondsMinutesOrHours) {
   EXPECT_EQ(duration_text(2.14), "2.1 s");
   EXPECT_EQ(duration_text(205), "3:25");
   EXPECT_EQ(duration_text(3727), "1:02:07");
@@ -248,7 +249,7 @@ TEST(ProgressTest, TerminalLineIsRewrittenAndNeverWraps) {
   for (const unsigned short columns : {200, 80, 50, 20}) {
     for (const Values& values : {kValues, many}) {
       const std::string text = on_terminal(columns, values);
-      // a title, and two lines of values
+      // the epoch's title, its values, and its shares of time
       EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3) << text;
       const std::size_t end = text.find("  compute");
       ASSERT_NE(end, std::string::npos) << text;

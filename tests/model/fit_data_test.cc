@@ -1,4 +1,4 @@
-// Tests the data passed to fit(): datasets, masks, augmentation, 16-bit policies, recomputation.
+// Tests fit() with datasets, masks, augmentation, 16-bit policies and recomputation.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
@@ -19,8 +19,8 @@ Sequential constant_model() {
   return model;
 }
 
-/// Returns labels 1, 2, ..., in batches of 2, so that the losses are (1 + 4) / 2, (9 + 16) / 2, (25
-/// + 36) / 2, ...
+/// Returns rows with the features and labels 1, 2, ... In batches of 2, the losses of
+/// constant_model() are (1 + 4) / 2, (9 + 16) / 2, (25 + 36) / 2, ...
 Dataset labels_to(std::int64_t rows) {
   const Tensor labels = reshape(cast(arange(1, rows + 1), DType::kFloat32), {rows, 1});
   return Dataset::from_tensor_slices(labels, labels);
@@ -311,7 +311,7 @@ Dataset pictures() {
   return Dataset::from_tensor_slices({images, labels});
 }
 
-/// Returns batches of 8 images that are cropped, flipped, erased and mixed. The last batch has 6
+/// Returns batches of 8 images after random crops, flips, cutout and mixup. The last batch has 6
 /// rows.
 Dataset augmented(int num_parallel_calls = 1) {
   const Dataset changed = augment_images(

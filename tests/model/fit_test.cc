@@ -13,7 +13,7 @@ namespace tutti::testing::fit_test {
 
 TEST(FitTest, StrategyChangesOnlyRounding) {
   for (const bool as_dataset : {false, true}) {
-    // Uses 10,000 rows like TensorFlow's test, or 1,280 rows if only the form of the input differs.
+    // 10,000 rows, as in TensorFlow's test; fewer for the dataset, which contains the same data.
     const std::int64_t rows = as_dataset ? 1280 : 10'000;
     const Outcome expected = correctness_run(nullptr, rows, as_dataset, !as_dataset);
     EXPECT_LT(expected.loss[1], expected.loss[0]);
@@ -207,7 +207,7 @@ TEST(FitTest, ResultsAreBitIdenticalUnderDifferentStrategies) {
   EXPECT_EQ(train(*central("cpu:0-3")), expected);
   EXPECT_EQ(train(*mirrored("cpu:0-1", 4)), expected);
   EXPECT_EQ(train(*mirrored("cpu:0", 4)), expected);
-  EXPECT_EQ(train(*mirrored("cpu:0-3")), expected) << "run after run";
+  EXPECT_EQ(train(*mirrored("cpu:0-3")), expected) << "a second run differs";
   EXPECT_EQ(train(*mirrored("cpu:0")), train(*std::make_unique<OneDeviceStrategy>("cpu:0")));
 }
 
@@ -230,7 +230,7 @@ TEST(FitTest, RegularizationIsCountedOnceForAllReplicas) {
     expect_near(run(strategy.get()), expected, 1e-6);
 }
 
-TEST(FitTest, ConstraintsHoldAfterEveryUpdateOnAllReplicas) {
+TEST(FitTest, ConstraintsAreAppliedUnderEveryStrategy) {
   for (const auto& strategy : several_strategies()) {
     SCOPED_TRACE(label_of(*strategy));
     auto scope = strategy->scope();
@@ -398,7 +398,7 @@ std::pair<std::vector<std::string>, std::size_t> warnings_and_batches(FitOptions
 }
 
 // As in Keras, the batch size is ceil(rows / steps) if no batch_size is given.
-TEST(FitTest, StepsPerEpochDetermineTensorBatchSize) {
+TEST(FitTest, StepsPerEpochDeterminesTensorBatchSize) {
   const auto weights_after = [](FitOptions options) {
     Sequential model = correctness_model(nullptr);
     options.verbose = kSilent;
@@ -408,9 +408,9 @@ TEST(FitTest, StepsPerEpochDetermineTensorBatchSize) {
   };
   EXPECT_EQ(weights_after({.epochs = 2, .steps_per_epoch = 4}),
             weights_after({.epochs = 2, .batch_size = 3}));
-  // the default batch size is at most 32
+  // the default batch size of 32 exceeds the 10 rows
   EXPECT_EQ(weights_after({}), weights_after({.batch_size = 10}));
-  // an explicit size is not changed
+  // an explicit batch size is not changed
   EXPECT_EQ(weights_after({.batch_size = 2, .steps_per_epoch = 10}),
             weights_after({.epochs = 2, .batch_size = 2}));
   const auto [warnings, batches] = warnings_and_batches({.epochs = 3, .steps_per_epoch = 4});
@@ -418,7 +418,7 @@ TEST(FitTest, StepsPerEpochDetermineTensorBatchSize) {
   EXPECT_EQ(batches, 3 * 4u);
 }
 
-// Keras warns "Your input ran out of data" and ends the epoch; tutti begins a new pass.
+// Keras warns "Your input ran out of data" and stops training; tutti begins a new pass.
 TEST(FitTest, WarnsOnceWhenDataEndsWithinEpoch) {
   for (const FitOptions& options :
        {FitOptions{.epochs = 3, .steps_per_epoch = 6},  // the data are 5 batches of 2 rows
@@ -640,7 +640,7 @@ TEST(FitCallbacks, InferenceDoesNotAffectTrainingWithDropout) {
     };
     SCOPED_TRACE(label_of(*strategy));
     const auto plain = train({}, {}, {});
-    EXPECT_EQ(plain.second, 9) << "batches that were trained";
+    EXPECT_EQ(plain.second, 9) << "number of trained batches";
     EXPECT_EQ(train({.validation_data = {x, y}}, {}, {}), plain);
     EXPECT_EQ(train({}, {}, [&](Model& model) { model.predict(x); }), plain);
     const auto infer = [&](Model& model) {

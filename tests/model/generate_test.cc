@@ -42,19 +42,19 @@ TEST(SampleTest, DrawsFollowTemperatureAndTopKProbabilities) {
 }
 
 TEST(SampleTest, TopPKeepsLikeliestClassesUpToProbabilityMass) {
-  // The probabilities of the two likeliest classes add up to 0.4 + 0.3, which is below 0.75. With
-  // the third class's 0.2, they exceed it.
+  // The two likeliest classes have the probability 0.4 + 0.3, which is below 0.75. With the third
+  // class's 0.2, the sum exceeds 0.75.
   const std::vector<double> shares = shares_drawn(kLogits, {.top_p = 0.75}, kDraws);
   EXPECT_EQ(shares[0], 0.0);
   for (std::size_t i = 1; i < 4; ++i) EXPECT_NEAR(shares[i], std::exp(kLogits[i]) / 9, kSpread);
   EXPECT_THAT(shares_drawn(kLogits, {.top_p = 0.39}, 100),
               ElementsAre(0, DoubleNear(1, 1e-9), 0, 0));
-  // top_p applies to the classes that top_k keeps. The first one's share of 4 / 7 exceeds 0.5.
+  // top_p applies to the classes that top_k keeps; 4 / 7 for the likeliest class exceeds 0.5.
   EXPECT_THAT(shares_drawn(kLogits, {.top_k = 2, .top_p = 0.5}, 100),
               ElementsAre(0, DoubleNear(1, 1e-9), 0, 0));
 }
 
-TEST(SampleTest, DependsOnlyOnKeyRowAndTieOrder) {
+TEST(SampleTest, SameKeyRepeatsDrawsAndTiesFavorFirstClasses) {
   EXPECT_THAT(sample(Tensor::zeros({2, 5}), {}, {.temperature = 0.0}).to_doubles(), Each(0.0));
   const std::vector<double> shares = shares_drawn({0, 0, 0, 0}, {.top_k = 2}, 200);
   EXPECT_EQ(shares[2] + shares[3], 0.0);
@@ -75,7 +75,7 @@ TEST(SampleTest, ErrorsStateExpectedValues) {
   EXPECT_THAT(refused(logits, {.top_p = 0.0}), HasSubstr("top_p in (0, 1], got 0"));
   EXPECT_THAT(refused(Tensor::zeros({3}), {}), HasSubstr("expected logits [batch, classes]"));
   EXPECT_THAT(refused(Tensor::from<float>({2, 1}, {0, NAN}), {}),
-              HasSubstr("expected finite logits, got NaN in row 1"));
+              HasSubstr("expected logits without NaN, got NaN in row 1"));
 }
 
 constexpr std::int64_t kVocabulary = 11;
@@ -195,9 +195,10 @@ TEST(GenerateTest, WorksUnderAnyStrategy) {
 
 TEST(GenerateTest, ErrorsStateExpectedValues) {
   const Counting model;
-  EXPECT_INVALID((void)generate(model, Tensor::zeros({1, 2})),
-                 "generate: expected an int64 prompt [batch, steps] with at least one step, got "
-                 "float32 [1, 2]");
+  EXPECT_INVALID(
+      (void)generate(model, Tensor::zeros({1, 2})),
+      "generate: expected an int32 or int64 prompt [batch, steps] with at least one step, got "
+      "float32 [1, 2]");
   EXPECT_INVALID((void)generate(model, prompt_of(1, 2).detached_rows(0, 1), {.window = 0}),
                  "a window >= 1");
   EXPECT_ERROR((void)generate(model, prompt_of(1, 2)), kFailedPrecondition,

@@ -1,4 +1,4 @@
-// Tests files of complete models, weights written by other frameworks, and ONNX.
+// Tests files of complete models, weights written by other frameworks, and ONNX export.
 // SPDX-License-Identifier: Apache-2.0
 #include <filesystem>
 
@@ -19,9 +19,8 @@ std::string model_path() {
   return folder + "/model.safetensors";
 }
 
-/// Returns a model with everything that can affect a step: dropout, moving statistics, penalties,
-/// constraints, a learning rate schedule, averages of weights, exclusions from decay, a frozen
-/// layer.
+/// Returns a model with dropout, moving statistics, regularization, constraints, a learning rate
+/// schedule, averaged weights, exclusions from weight decay, and a frozen layer.
 Sequential rich_model() {
   set_random_seed(5);
   Dense frozen(8);
@@ -83,7 +82,7 @@ Json model_json(const std::string& path) {
   return internal::read_checkpoint(path).info.about.at("model");
 }
 
-/// Applies `change` to the JSON in the file.
+/// Applies `change` to the model's JSON in the file `path`.
 void change_json(const std::string& path, const std::function<void(Json&)>& change) {
   internal::CheckpointFile file = internal::read_checkpoint(path);
   Json json = file.info.about.at("model");
@@ -141,7 +140,7 @@ TEST(ModelFile, OmitsCompilationOnRequest) {
                                         return losses::mean_squared_error(y, p);
                                       })});
   EXPECT_ERROR(model.save(model_path()), kUnimplemented,
-               "the loss 'own' is a function of your own, so it cannot be saved; save "
+               "the loss 'own' is a custom function, so it cannot be saved; save "
                "with {.compile_arguments = false}");
   model.save(model_path(), {.compile_arguments = false});
   const std::shared_ptr<Model> again = load_model(model_path());
@@ -151,7 +150,7 @@ TEST(ModelFile, OmitsCompilationOnRequest) {
   EXPECT_EQ(again->checkpoint().restore(model_path()).step, 0);
 }
 
-/// User-defined model that names its weights itself.
+/// User-defined model that can be saved, because it passes its options to made_with().
 class OwnModel : public Model {
  public:
   struct Options {
@@ -262,7 +261,7 @@ TEST(ModelFile, StoresCustomOptimizers) {
   const OptimizerSpec made(OptimizerSpec::Factory([](std::span<const Variable> variables) {
     return std::make_unique<HalfRate>(variables, HalfRateOptions{});
   }));
-  EXPECT_ERROR((void)made.to_json(), kUnimplemented, "created by your own function");
+  EXPECT_ERROR((void)made.to_json(), kUnimplemented, "created by a custom function");
 }
 
 TEST(ModelFile, StoresOptimizersLossesAndMetrics) {

@@ -1,5 +1,5 @@
-// Helpers for tests of models: strategies of each kind, small data sets, quiet options, and runs of
-// Keras's correctness test.
+// Helpers for tests of models: strategies, small datasets and models, and runs of Keras's
+// correctness test for distribution strategies.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -39,7 +39,7 @@ inline std::unique_ptr<Strategy> fully_sharded(const char* devices, int stage = 
       FullyShardedOptions{.local = {.devices = devices}, .stage = stage, .min_shard_bytes = 0});
 }
 
-/// Returns several strategies that need only this process, with 1 to 4 replicas.
+/// Returns several single-process strategies, with 1 to 4 replicas.
 inline std::vector<std::unique_ptr<Strategy>> several_strategies() {
   std::vector<std::unique_ptr<Strategy>> strategies;
   strategies.push_back(std::make_unique<OneDeviceStrategy>("cpu:0"));
@@ -83,8 +83,8 @@ inline Sequential small_model() {
   return model;
 }
 
-/// Returns a model with metrics for which larger values are better, and one metric without a
-/// direction.
+/// Returns a model with metrics whose larger values are better, metrics whose smaller values are
+/// better (mae), and a metric without a direction (true_positives).
 inline Sequential watched_model() {
   Sequential model = small_model();
   model.compile({.loss = "mse",

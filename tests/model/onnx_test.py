@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-# Runs the files of export_onnx() with ONNX Runtime, and compares the results with tutti's.
+# Runs files written by export_onnx() with ONNX Runtime, and compares the results with tutti's.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: onnx_test.py --install                makes a virtual environment with onnxruntime in .venv/onnx
-       onnx_test.py --install-if-possible    the same; says so where it cannot, and succeeds
-       onnx_test.py ONNX_NETWORKS            the program of onnx_networks.cc; runs in that environment"""
+       onnx_test.py --install-if-possible    same as --install, but succeeds with a message if pip fails
+       onnx_test.py ONNX_NETWORKS            tests the files that ONNX_NETWORKS, the program of onnx_networks.cc, writes"""
 import json
 import pathlib
 import struct

@@ -77,7 +77,7 @@ TEST(SequentialTest, DotGraphIsChainOfLayers) {
 )");
 }
 
-TEST(SequentialTest, FirstLayerCanDeclareInput) {
+TEST(SequentialTest, FirstLayerCanDeclareInputShape) {
   Sequential model(Dense(1, {.input_shape = Shape{1}}));
   model.compile({.optimizer = "sgd", .loss = "mse"});
   EXPECT_EQ(model.num_parameters(), 2);
@@ -201,7 +201,7 @@ TEST(ModelTest, CompileInDifferentScopeNamesBothStrategies) {
     EXPECT_THAT(message, HasSubstr("mirrored (2 replicas)"));
     EXPECT_THAT(message, HasSubstr("central_storage (3 replicas)"));
   }
-  model.compile({.loss = "mse"});  // outside a scope, compile() uses the model's own scope
+  model.compile({.loss = "mse"});  // compile() uses the scope in which the model was created
   EXPECT_TRUE(first->variable_created_in_scope(model.optimizer().iterations()));
 }
 
@@ -210,7 +210,7 @@ TEST(ModelTest, RejectsModelCreatedOutsideScope) {
   auto strategy = mirrored("cpu:0-1");
   auto scope = strategy->scope();
   EXPECT_ERROR(outside.compile({.loss = "mse"}), kFailedPrecondition,
-               "the model was made under the strategy ");
+               "the model was created under the strategy ");
   Sequential inside(Input{{1}}, Dense(1));
   inside.compile({.loss = "mse"});
   EXPECT_TRUE(strategy->variable_created_in_scope(inside.variables()[0]));
@@ -282,7 +282,7 @@ TEST(FunctionalTest, LayersAreNumberedInCreationOrder) {
   EXPECT_THAT(model.to_dot(), HasSubstr("  \"image\" -> \"add\";\n  \"conv2d_1\" -> \"add\";\n"));
 }
 
-TEST(FunctionalTest, MatchesSequentialLayerCalls) {
+TEST(FunctionalTest, MatchesEquivalentTensorOps) {
   const Functional model = residual_network();
   const std::vector<Variable> w = model.variables();
   const Tensor x = random_uniform({3, 6, 6, 2}, {.seed = 1}, -1.0, 1.0);
@@ -348,7 +348,7 @@ TEST(FunctionalTest, SupportsNestedModelsAndRecurrentStates) {
   EXPECT_EQ(outer.output_activation(), "softmax");
 }
 
-/// Returns a network with two inputs, whose two outputs are class probabilities and a number.
+/// Returns a network with two inputs and two outputs: class probabilities and a number.
 Functional two_by_two(Strategy* strategy) {
   set_random_seed(6);
   std::optional<Scope> scope;
@@ -576,7 +576,7 @@ std::vector<std::string> compile_warnings(const std::string& activation,
 
 TEST(ModelArguments, NumberOfInputsIsCheckedInFitAndEvaluate) {
   Sequential one = one_input();
-  // In a dataset of three components, the second could also be labels and the third weights.
+  // With only two inputs, the dataset could also contain an input, labels and weights.
   for (const std::string& error : errors_of(one, {column(), column(), column()}, {column()}))
     EXPECT_THAT(error, AllOf(HasSubstr("'sequential' expects 1 input(s)"), HasSubstr("received")));
   EXPECT_INVALID(one.fit(Tensors{column(), column()}, {column()}, {}),
@@ -613,7 +613,7 @@ TEST(ModelArguments, NumberOfLabelsAndWeightsIsChecked) {
                    "expects 2 input(s), then 2 label(s) (and 1 or 2 weight(s))",
                    concat("batches of ", count, " component(s)"));
   }
-  EXPECT_INVALID(one.evaluate(with_components(1)), "where are the labels?");
+  EXPECT_INVALID(one.evaluate(with_components(1)), "without labels; add the labels");
 }
 
 TEST(ModelArguments, PredictRejectsWrongNumberOfInputs) {
@@ -628,7 +628,8 @@ TEST(ModelArguments, PredictRejectsWrongNumberOfInputs) {
   EXPECT_INVALID(two.predict(Dataset::from_tensor_slices({column()}).batch(2)),
                  "expects 2 input(s), but it received 1 component(s)");
   const Dataset with_labels = Dataset::from_tensor_slices(Tensors(3, column())).batch(2);
-  EXPECT_EQ(two.predict(with_labels).shape(), (Shape{4, 1})) << "labels are left out, as in Keras";
+  EXPECT_EQ(two.predict(with_labels).shape(), (Shape{4, 1}))
+      << "predict() ignores labels, as in Keras";
 }
 
 TEST(ModelArguments, SubclassWithSeveralInputsMustDeclareThem) {
@@ -673,7 +674,7 @@ TEST(CompileWarnings, MatchingAndUnknownPairsDoNotWarn) {
               IsEmpty());
 }
 
-/// Model whose own call() ends with activation `top`.
+/// User-defined model whose call() ends with the activation `top`.
 class OwnCall : public Model {
  public:
   explicit OwnCall(const char* top) : dense_(3, {.activation = top}) {
@@ -729,7 +730,7 @@ TEST(FitWarnings, WarnsAboutFreezingOrUnfreezingWithoutCompile) {
               ElementsAre(HasSubstr("'second/kernel' is frozen but is trained")));
 }
 
-/// Returns a model with one weight and no bias, trained on 8 batches of 8 rows.
+/// Returns a model with one weight, trained for `epochs` epochs of 8 batches.
 Sequential fitted_line(const OptimizerSpec& optimizer, int epochs = 1) {
   set_random_seed(7);
   Sequential model(Input{{1}}, Dense(1, {.use_bias = false}));
@@ -753,14 +754,14 @@ TEST(OptimizerOptionsTest, FitWithAccumulationCountsUpdatesNotBatches) {
   EXPECT_EQ(model.optimizer().iterations().value().item_int(), 2);
 }
 
-TEST(OptimizerOptionsTest, LossScalingDoesNotChangeBits) {
+TEST(OptimizerOptionsTest, LossScalingDoesNotChangeWeights) {
   const OptimizerSpec plain = SgdOptions{.learning_rate = 0.1};
   EXPECT_EQ(weights_of(fitted_line(with_dynamic_loss_scale(plain, {.growth_steps = 3}))),
             weights_of(fitted_line(plain)));
 }
 
 /// Trains for two epochs of three batches, the last of which has 44 rows, and evaluates. Returns
-/// the losses, then the weights.
+/// the losses, the accuracy and the weights.
 std::vector<double> fitted_with_shares(Strategy& strategy) {
   set_random_seed(4);
   auto scope = strategy.scope();

@@ -121,8 +121,8 @@ TEST(TrainingSession, PrintsStopCauseAndHowToContinue) {
   EXPECT_THAT(own, HasSubstr("stopped    by SIGTERM after step 7\n"));
 }
 
-/// Runs a session whose steps take 1 s and whose grace period is 10 s. It receives a signal in each
-/// step that `signals` lists.
+/// Runs a session whose steps take 1 s and whose grace period is 10 s. Raises SIGTERM in each step
+/// that begins after a number of completed steps in `signals`.
 Outcome train_with_grace(TrainingSessionOptions options, const std::vector<std::int64_t>& signals) {
   test_scopes::StepClock clock;
   options.epochs = 6;  // 6 epochs have 24 steps
@@ -140,7 +140,7 @@ TEST(TrainingSession, SavesAtSignalAndAgainAtEndOfGracePeriod) {
   const Outcome stopped = train_with_grace({.checkpoint_dir = checkpoints}, {6});
   EXPECT_EQ(stopped.code, 75);
   // The session notices the signal at the end of step 7, after 7 s. The grace period ends at 17 s;
-  // a margin of two steps makes this 15 s.
+  // with a margin of two steps, the session stops at 15 s.
   EXPECT_EQ(stopped.steps, 15);
   EXPECT_TRUE(std::filesystem::exists(checkpoints + "/step_7/model.safetensors.index.json"));
   EXPECT_TRUE(std::filesystem::exists(checkpoints + "/step_15/model.safetensors.index.json"));
@@ -213,8 +213,8 @@ constexpr std::int64_t kRows = 22;  // batches of 4 rows: five full ones and a p
 constexpr std::int64_t kBatches = 6;
 constexpr std::int64_t kEpochs = 3;
 
-/// Callback that makes fit fail at event number `number` of this process, before other callbacks
-/// receive it. An event is the beginning or end of a batch, or the end of an epoch.
+/// Callback that makes fit() fail at event `number`, counted from 0; later callbacks do not receive
+/// that event. An event is the beginning or end of a batch, or the end of an epoch.
 class Interrupt : public Callback {
  public:
   explicit Interrupt(std::int64_t number) : left_(number) {}
@@ -257,7 +257,7 @@ std::ostream& operator<<(std::ostream& out, const Left& left) {
              << left.best_epoch;
 }
 
-/// Runs the program once, until it ends or is interrupted. Returns nullopt in the latter case.
+/// Runs the program once. Returns nullopt if the run is interrupted.
 std::optional<Left> live(const Program& run, const std::string& csv, std::int64_t interrupt_at) {
   set_random_seed(5);
   const std::unique_ptr<Strategy> strategy = mirrored(run.strategy == "one" ? "cpu:0" : "cpu:0-1");
@@ -331,13 +331,13 @@ TEST(BackupAndRestoreTest, InterruptedRunMatchesUninterruptedBitwise) {
 /// Results of a fit() call with stop_on_signals.
 struct SignalledFit {
   bool is_stopped = false;
-  std::int64_t batches = 0;  // number of batches in this process
+  std::int64_t batches = 0;  // number of batches that this fit() call began
   std::string weights;
   std::string output;
 };
 
-/// Trains for 3 epochs of 4 batches with fit(). Raises SIGINT during batch number `raise_at` of
-/// this process, or never if `raise_at` is 0.
+/// Trains for 3 epochs of 4 batches with fit(). Raises SIGINT at the beginning of batch `raise_at`,
+/// counted from 1 in this call, or never if `raise_at` is 0.
 SignalledFit fit_with_signal(std::vector<AnyCallback> callbacks, std::int64_t raise_at) {
   set_random_seed(8);
   Sequential model(Input{{4}}, Dense(3));
@@ -436,7 +436,7 @@ TEST(BackupAndRestoreTest, DamagedVersionFallsBackToPrevious) {
     file.put('\x55');
     ++damaged;
   }
-  ASSERT_EQ(damaged, 1) << "expected two versions, of steps 8 and 9";
+  ASSERT_EQ(damaged, 1) << "expected one .safetensors file in step_9";
   const auto left = live(run, folder + "/log.csv", -1);
   ASSERT_TRUE(left && calm);
   EXPECT_EQ(*left, *calm);

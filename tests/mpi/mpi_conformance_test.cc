@@ -66,14 +66,14 @@ std::string bits_that_differ(const Problem& problem) {
   for (int r = 1; r < problem.of().world; ++r) {
     if (first.num_bytes() > 0 &&
         std::memcmp(first.data, problem.call(r).output.data, first.num_bytes()) != 0) {
-      return concat("rank ", r, " has other bits than rank 0");
+      return concat("the output of rank ", r, " differs from that of rank 0");
     }
   }
   return {};
 }
 
-/// Returns the sample's cases for at most `num_processes` ranks. Error cases are excluded, because
-/// other tests cover them.
+/// Returns sampled conformance cases for at most `num_processes` ranks. Error cases are excluded,
+/// because other tests cover them.
 std::vector<Case> sample_for(int num_processes) {
   std::vector<Case> chosen;
   std::set<std::string> ids;
@@ -91,7 +91,7 @@ std::vector<Case> sample_for(int num_processes) {
 
 class MpiConformance : public ::testing::Test {
  protected:
-  void SetUp() override { ASSERT_GE(world().size(), 2) << "run it with mpirun -n 2 or more"; }
+  void SetUp() override { ASSERT_GE(world().size(), 2) << "run test_mpi with mpirun -n 2 or more"; }
   /// Waits for all processes, over a group that is never aborted.
   void meet() {
     if (!meeting_) {
@@ -128,7 +128,7 @@ TEST_F(MpiConformance, SampledCasesAreCorrectAndBitIdenticalOnAllRanks) {
   }
   if (world().rank() < 2) {
     EXPECT_GT(calls, 15);
-    EXPECT_GT(seen.size(), 10u);  // different collectives and types
+    EXPECT_GT(seen.size(), 10u);  // pairs of a collective and a type
   }
 }
 
@@ -156,8 +156,8 @@ TEST_F(MpiConformance, SupportsBufferListsSubgroupsAndMeans) {
   all->barrier();
 }
 
-// With 4 ranks and at least 64 KiB, Open MPI uses different algorithms for in-place and other
-// calls. Their messages do not match, so ranks must not mix them in one call to MPI.
+// With 4 ranks and at least 64 KiB, Open MPI uses different algorithms for in-place and
+// out-of-place calls, whose messages do not match. tutti makes every MPI call in place.
 TEST_F(MpiConformance, InPlaceAndOutOfPlaceCallsMayBeMixed) {
   const auto all = communicator_of(transport_of_first(world().size()), "mpi");
   const int size = all->size(), rank = all->rank();
@@ -199,7 +199,7 @@ TEST_F(MpiConformance, TimeoutNamesAbsentRank) {
 TEST_F(MpiConformance, AbortDuringTransferKeepsMpiUsable) {
   for (int round = 0; round < 3; ++round) {
     const auto all = communicator_of(transport_of_first(world().size()), "mpi");
-    meet();  // so that no rank aborts while others are connecting
+    meet();  // so that no rank aborts while other ranks connect
     const auto aborting = Executor::system().start("abort", [&] {
       Clock::system().sleep_for(std::chrono::milliseconds(5 * round + 1));
       if (all->rank() == 0) all->abort(Error(ErrorCode::kInternal, "enough"));

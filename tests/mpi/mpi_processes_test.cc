@@ -28,7 +28,7 @@ unsigned seed_of(int from, int to, int number) {
 class MpiProcesses : public ::testing::Test {
  protected:
   void SetUp() override {
-    ASSERT_GE(world().size(), 2) << "run it with mpirun -n 2 or more";
+    ASSERT_GE(world().size(), 2) << "run test_mpi with mpirun -n 2 or more";
     group_ = transport_of_first(world().size());
   }
   int rank() const { return group_->rank(); }

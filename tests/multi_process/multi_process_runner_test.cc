@@ -1,4 +1,4 @@
-// Tests MultiProcessRunner; most cases correspond to tf's tests of its MultiProcessRunner.
+// Tests MultiProcessRunner. Most cases correspond to tests of TensorFlow's MultiProcessRunner.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/multi_process_runner.h"
 
@@ -168,9 +168,9 @@ TUTTI_PROCESS_FUNCTION(mpr_wait_alone) {
 TEST(MultiProcessRunner, BarrierTimeoutReportsNumberOfArrivals) {
   MultiProcessRunner runner("mpr_wait_alone", {.num_workers = 2});
   runner.start_single_process("worker", 1);
-  EXPECT_EQ(
-      error_of([&] { runner.join(); }),
-      Thrown(ErrorCode::kDeadlineExceeded, "worker-1: process_barrier: 1 of 2 processes came"));
+  EXPECT_EQ(error_of([&] { runner.join(); }),
+            Thrown(ErrorCode::kDeadlineExceeded,
+                   "worker-1: process_barrier: timed out after 1 of 2 processes arrived"));
 }
 
 TUTTI_PROCESS_FUNCTION(mpr_fail_first) {
@@ -195,7 +195,7 @@ TEST(MultiProcessRunner, TimeoutNamesRunningProcessesAndKeepsOutput) {
   runner.wait_for_line("worker", 1, "iteration 9");
   EXPECT_EQ(error_of([&] { runner.join(std::chrono::milliseconds(300)); }),
             Thrown(ErrorCode::kDeadlineExceeded,
-                   "MultiProcessRunner: after 0.3 s these still ran: worker-0 (last line: "
+                   "MultiProcessRunner: timed out after 0.3 s; still running: worker-0 (last line: "
                    "worker-0, iteration 5)"));
   EXPECT_TRUE(testing::has_line(runner.result().output, "[worker-0]: worker-0, iteration 3"));
 }
@@ -235,8 +235,9 @@ TUTTI_PROCESS_FUNCTION(mpr_lose_chief) {
 TEST(MultiProcessRunner, ChiefCrashEndsOtherProcesses) {
   MultiProcessRunner runner("mpr_lose_chief", {.num_workers = 2, .num_chiefs = 1});
   runner.start();
-  const Thrown expected(ErrorCode::kAborted,
-                        "chief-0: exited with code 3; ended with it: worker-1 (last line: here)");
+  const Thrown expected(
+      ErrorCode::kAborted,
+      "chief-0: exited with code 3; killed as a result: worker-1 (last line: here)");
   EXPECT_EQ(error_of([&] { runner.wait_for_line("worker", 1, "no such line"); }), expected);
   EXPECT_EQ(error_of([&] { runner.join(); }), expected);
   EXPECT_FALSE(runner.process_exists("worker", 1));
@@ -249,11 +250,11 @@ TEST(MultiProcessRunner, ChiefErrorTakesPrecedence) {
   };
   EXPECT_EQ(error_of(run),
             Thrown(ErrorCode::kDataLoss,
-                   "chief-0: a torn file; ended with it: worker-1 (last line: here)"));
+                   "chief-0: a torn file; killed as a result: worker-1 (last line: here)"));
 }
 
-/// tf also ends the remaining processes when the chief succeeds; here they continue, and hangs are
-/// detected.
+/// TensorFlow's runner also ends the remaining processes if the chief succeeds. This runner lets
+/// them continue until join() returns or times out.
 TUTTI_PROCESS_FUNCTION(mpr_outlive_chief) {
   testing::process_barrier();
   if (testing::this_process().type == "chief") return Json("done");

@@ -5,8 +5,8 @@
 
 --check   only checks that every mutant can be planted and that its test exists
 --source  folder for the copy of the tree; default: build-mutants/source
---build   its build folder; default: build-mutants/build
-NAME      runs only mutants whose name contains one of these"""
+--build   folder in which the copy is built; default: build-mutants/build
+NAME      runs only mutants whose name contains one of the given names"""
 import argparse
 import concurrent.futures
 import fnmatch
@@ -65,8 +65,8 @@ class Mutant:
         count = len(self.before)
         found = [i for i in range(len(bare) - count + 1) if bare[i:i + count] == self.before]
         if len(found) != 1:
-            self.fail(f"expected its '-' lines once in {self.file}, got them {len(found)} times; "
-                      "write them again as the file has them, or add lines of context")
+            self.fail(f"expected the '-' lines once in {self.file}, found them {len(found)} times; "
+                      "copy the lines from the file again, or add lines of context")
         switched = [line.replace("MUTANT", f"(tutti_chosen_mutant == {self.number})") for line in self.after]
         lines[found[0]:found[0] + count] = switched
         return "\n".join(lines) + "\n"
@@ -106,14 +106,14 @@ def planted(mutants):
     for mutant in mutants:
         path = ROOT / mutant.file
         if not path.exists():
-            mutant.fail(f"there is no file {mutant.file}; where did it go?")
+            mutant.fail(f"there is no file {mutant.file}; correct the line 'file:'")
         text = texts.get(mutant.file) or path.read_text(encoding="utf-8")
         texts[mutant.file] = mutant.plant(text)
     return texts
 
 
 def check_tests(mutants):
-    """Ends the program if the tests of the mutant's folder lack its test."""
+    """Exits with an error if the test of a mutant does not exist."""
     pattern = re.compile(r"^TEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\)", re.M)
     names = {}
     for mutant in mutants:
@@ -124,7 +124,7 @@ def check_tests(mutants):
         for wanted in mutant.test.split(":"):
             bare = wanted.removeprefix("*/").removesuffix("/*")  # of TEST_P
             if not fnmatch.filter(names[folder], bare):
-                mutant.fail(f"tests/{folder} has no test {wanted}; expected one of its own folder, or a line 'program:'")
+                mutant.fail(f"tests/{folder} has no test {wanted}; correct the line 'test:', or add a line 'program:'")
 
 
 def copy_tree(to, planted_files):
@@ -157,7 +157,7 @@ def build(source, folder, programs):
 
 
 def run_test(folder, mutant, number):
-    """Returns 'green', or how the test failed."""
+    """Returns 'green' if the test passed, else how the test failed."""
     command = [folder / "bin" / mutant.program, f"--gtest_filter={mutant.test}", "--gtest_fail_fast", "--gtest_brief=1"]
     environment = {**os.environ, "TUTTI_MUTANT": str(number)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -204,7 +204,7 @@ def main():
     print(f"built after {time.monotonic() - begin:.0f} s", flush=True)
 
     unplanted = run_all(folder, chosen, arguments.jobs, planted_ones=False)
-    problems = [f"{m.place}: {m.program} {m.test}: expected green without a mutant, got: {how}"
+    problems = [f"{m.place}: {m.program} {m.test}: expected the test to pass without the mutant, got: {how}"
                 for m, how in zip(chosen, unplanted) if how != "green"]
     for mutant, how in zip(chosen, run_all(folder, chosen, arguments.jobs, planted_ones=True)):
         print(f"{'ESCAPED' if how == 'green' else how:12} {mutant.file}: {mutant.name}")

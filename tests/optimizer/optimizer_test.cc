@@ -1,5 +1,5 @@
-// Tests what optimizers share: the order of a step, reduction, accumulation, state, errors, and
-// learning-rate schedules.
+// Tests features that all optimizers share: the order within a step, reduction, accumulation,
+// state, errors, and learning-rate schedules.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/optimizer/optimizer.h"
 
@@ -66,7 +66,7 @@ TEST(OptimizerTest, ReducedGradientsAreNotReducedAgain) {
   const Gradient gradient(doubles({1.0}));
   optimizer.apply_gradients({&gradient, 1}, {.aggregation = GradientAggregation::kNone});
   expect_tensor(v.value(), {1}, {-0.1}, 1e-15);
-  // replicas still synchronise
+  // Replicas still synchronise, but exchange no gradients.
   EXPECT_EQ(reducer.calls, (Calls{"begin 0", "finish", "updates_done"}));
 }
 
@@ -170,7 +170,7 @@ TEST(OptimizerTest, RejectsMissingDuplicateAndNonFloatingVariables) {
   EXPECT_INVALID(Optimizer(std::vector{v}, nullptr, {}), "UpdateRule");
 }
 
-/// Rule that applies w -= g, whatever the learning rate is.
+/// Rule that applies w -= g at any learning rate.
 class SubtractRule final : public UpdateRule {
  public:
   std::string_view name() const override { return "subtract"; }
@@ -265,8 +265,8 @@ TEST(GradientAccumulation, AccumulatesSparseRowsAndMissingGradients) {
   EXPECT_EQ(never.value().item_double(), 1.0);  // a variable without a gradient does not decay
 }
 
-// In 3 rounds of 3 calls, a variable gets a gradient in only some calls. Tests all 2^9 choices of
-// these calls, including those in which a call lacks a gradient after rounds in which it had one.
+// In 3 rounds of 3 calls, a variable has a gradient in only some calls. Tests all 2^9 choices of
+// these calls, including rounds without any gradient after rounds with one.
 TEST(GradientAccumulation, EarlierGradientsAreNotAppliedAgain) {
   constexpr int kRounds = 3, kCalls = 3;
   for (unsigned pattern = 0; pattern < 1u << (kRounds * kCalls); ++pattern) {
@@ -349,7 +349,7 @@ TEST(GradientAccumulation, ResumingWithDifferentStepCountDividesByAccumulatedCal
           while (after->iterations().value().item_int() < update) weights_after(*after, {{1.0}});
           EXPECT_DOUBLE_EQ(after->variables()[0].value().item_double(),
                            -static_cast<double>(update))
-              << saved << " -> " << resumed << " with " << num_held << " held";
+              << saved << " -> " << resumed << " with " << num_held << " accumulated";
         }
       }
     }

@@ -1,4 +1,4 @@
-// Tests weight decay, moving averages, loss scaling and clipping, which all rules share.
+// Tests weight decay, moving averages, loss scaling and clipping, which all update rules share.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <limits>
@@ -306,7 +306,7 @@ TEST(ClippingTest, DuplicateRowsAreSummedBeforeClipping) {
 }
 
 /// Returns the sum of squares in the documented order: within blocks of 4,096 elements from left to
-/// right, then over the blocks in a tree of neighbours.
+/// right, then over the block sums in a tree that adds neighbours.
 double norm_by_blocks(const std::vector<double>& values) {
   std::vector<double> sums;
   for (std::size_t first = 0; first < values.size(); first += 4096) {

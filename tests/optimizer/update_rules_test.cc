@@ -223,7 +223,7 @@ TEST(TrustRatio, ExcludedVariablesDoNotDecay) {
   EXPECT_NEAR(bias.value().item_double(), 1.0 - 0.1, 1e-15);
 }
 
-/// Rule that applies w -= direction / |direction|, and records the arguments of apply().
+/// Rule that applies w -= direction / |direction|, and checks the arguments of apply().
 class NormalizedRule final : public UpdateRule {
  public:
   std::string_view name() const override { return "normalized"; }
@@ -280,7 +280,7 @@ struct Elements {
     for (T& each : w) each = static_cast<T>(stream.normal(n++));
     for (T& each : g) each = static_cast<T>(stream.normal(n++));
     slots.resize(rule.slots().size(), std::vector<T>(count));
-    for (auto& slot : slots) {  // keeps means of squares larger than squared means
+    for (auto& slot : slots) {  // so that means of squares exceed squared means
       for (T& each : slot) each = static_cast<T>(0.5 + 0.2 * stream.uniform64(n++));
     }
   }

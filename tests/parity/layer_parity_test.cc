@@ -260,7 +260,7 @@ TEST_P(LayerParity, MatchesKerasForwardAndBackward) {
     if (is_floating(input.dtype()))
       sources.emplace_back(input, VariableOptions{.name = concat("x", sources.size())});
   }
-  // number of inputs with gradients: all inputs, or 0 if the inputs are indices
+  // number of inputs with gradients, which precede masks; indices and masks have no gradients
   const std::size_t floating_inputs = sources.size();
   for (const Variable& weight : layer->trainable_variables()) sources.push_back(weight);
   GradientTape tape;
@@ -349,8 +349,8 @@ TEST_P(InitializerParity, MatchesKerasMomentsAndLimits) {
       squares += (value - mean) * (value - mean);
       largest = std::max(largest, std::abs(value));
     }
-    // With 150,000 values, the standard error of the mean is 0.0037 standard deviations, and that
-    // of the standard deviation is 0.3 %.
+    // For two samples of 150,000 values, the standard error of the difference of means is 0.0037
+    // standard deviations, and that of the difference of standard deviations is 0.3 %.
     EXPECT_NEAR(mean, expected[0], 0.02 * expected[1]) << kernel;
     EXPECT_NEAR(std::sqrt(squares / count), expected[1], 0.012 * expected[1]) << kernel;
     const bool cut = GetParam().find("random_normal") == std::string::npos &&
@@ -368,7 +368,7 @@ TEST(FixedInitializerParity, MatchesKeras) {
                  name);
 }
 
-TEST(OrthogonalInitializerParity, ProductsMatchKeras) {
+TEST(OrthogonalInitializerParity, GramMatricesMatchKeras) {
   const std::map<std::string, Shape> shapes = {
       {"tall", {12, 5}}, {"wide", {5, 12}}, {"image", {2, 3, 4, 7}}};
   for (const auto& [name, shape] : shapes) {
@@ -602,8 +602,8 @@ const std::map<std::string, FunctionOfOne>& function_table() {
   return table;
 }
 
-/// Returns the relative tolerance. Keras has no float64 orthogonal regularizer and uses a float32
-/// square root of 2 in gelu; TensorFlow uses a float32 slope in leaky_relu.
+/// Returns the relative tolerance. Keras has no float64 orthogonal regularizer and uses float32
+/// constants in gelu; TensorFlow uses a float32 slope in leaky_relu.
 double tolerance_of_function(const std::string& name) {
   if (name == "regularizer_orthogonal") return 5e-6;
   if (name == "leaky_relu" || name == "leaky_relu_at_corners") return 2e-8;

@@ -20,7 +20,7 @@ struct LossCase {
   std::function<Loss(LossReduction)> make;
 };
 
-/// Returns the loss function, which has no options, together with its class.
+/// Returns the case of a loss without options.
 template <class LossClass>
 LossCase plain(Tensor (*function)(const Operand&, const Operand&)) {
   return {function, [](LossReduction how) { return LossClass({.reduction = how}); }};

@@ -26,7 +26,8 @@ class Record {
   }
   const Tensor& at(const std::string& name) const {
     const auto found = tensors_.find(name);
-    if (found == tensors_.end()) fail(ErrorCode::kNotFound, "the record has no tensor ", name);
+    if (found == tensors_.end())
+      fail(ErrorCode::kNotFound, "the record has no tensor ", name, "; run record.py");
     return found->second;
   }
   bool has(const std::string& name) const { return tensors_.contains(name); }
@@ -89,7 +90,7 @@ inline void expect_close(const Tensor& actual, const Tensor& expected, double re
     if (std::isnan(error)) break;
   }
   EXPECT_LE(worst, relative) << what << ": element " << where << " is " << a[where]
-                             << ", TensorFlow's " << b[where];
+                             << ", but TensorFlow's is " << b[where];
 }
 
 using Float64 = ExactLayers;

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-# Records what TensorFlow and Keras compute, so that the tests of this folder can compare with it.
+# Records what TensorFlow and Keras compute, so that the tests of this folder can compare results.
 # SPDX-License-Identifier: Apache-2.0
-"""Usage: record.py [RECORD ...]  makes a virtual environment with TensorFlow in .venv, and writes the given files of
+"""Usage: record.py [RECORD ...]  installs TensorFlow in .venv/parity if necessary, and writes the given files of
                                records/ (default: all)
-          record.py --check    checks that these scripts made records/, and that its numbers are unchanged; needs no
-                               TensorFlow
+          record.py --check    checks that the current scripts wrote the records, and that the numbers are unchanged;
+                               does not need TensorFlow
 """
 import ast
 import hashlib
@@ -79,17 +79,17 @@ def check():
     found = {path.stem: path for path in sorted(RECORDS.glob("*.safetensors"))}
     for name in sorted(found.keys() | MADE_BY.keys()):
         if name not in found or name not in MADE_BY:
-            complaints.append(f"{name}: {'made by no script' if name in found else 'missing'}")
+            complaints.append(f"{name}: {'no script writes this record' if name in found else 'the record is missing'}")
             continue
         metadata, numbers = content_of(found[name])
         if metadata["script_hash"] != script_hash(name):
-            complaints.append(f"{name}: made by other scripts")
+            complaints.append(f"{name}: the scripts have changed since the record was written")
         if metadata.get("numbers_hash") != numbers:
-            complaints.append(f"{name}: not the numbers that were recorded")
+            complaints.append(f"{name}: the numbers have changed since the record was written")
     if complaints:
-        print("\n".join(complaints) + "\nrun tests/parity/record.py with these names")
+        print("\n".join(complaints) + "\nrun tests/parity/record.py with the names of these records")
         return 1
-    print(f"{len(found)} records fit the scripts")
+    print(f"{len(found)} records match the scripts")
     return 0
 
 
@@ -106,7 +106,7 @@ def record(names):
     for name in names:
         module, floatx = MADE_BY[name]
         keras.config.set_floatx(floatx)
-        keras.config.set_dtype_policy(floatx)  # or the first floatx of the process would serve all
+        keras.config.set_dtype_policy(floatx)  # otherwise, all records would use the first floatx
         tensors = importlib.import_module(module).record(tf, keras)
         metadata = {"tensorflow": tf.__version__, "keras": keras.__version__, "script_hash": script_hash(name)}
         path = RECORDS / f"{name}.safetensors"

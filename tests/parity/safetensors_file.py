@@ -9,7 +9,7 @@ TYPES = {"float64": "F64", "float32": "F32", "int64": "I64", "int32": "I32", "ui
 
 
 def write(path, tensors, metadata):
-    """tensors: {name: array}; metadata: {key: text}. Wide types first, so that all are aligned."""
+    """Writes {name: array} and {key: text}. Wide types come first, so that all tensors are aligned."""
     arrays = {name: numpy.ascontiguousarray(numpy.asarray(value)) for name, value in tensors.items()}
     names = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))
     header, offset = {"__metadata__": metadata}, 0

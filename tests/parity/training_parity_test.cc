@@ -40,7 +40,7 @@ Sequential make_network(bool normalized) {
   return Sequential(input, conv, MaxPooling2D(), Flatten(), Dense(5));
 }
 
-/// Trains as training_cases.py does, and passes each step's loss to `check`.
+/// Trains as training_cases.py does; passes each step's number, loss and recorded loss to `check`.
 template <class CheckLoss>
 std::vector<Variable> train(const Record& record, const TrainingCase& which,
                             const CheckLoss& check) {
@@ -336,7 +336,7 @@ TEST(FitParity, StepMetricsMatchKerasWithMasksAndWeights) {
         metric->update_state(one_hot_labels ? one_hot(labels, 3, DType::kFloat64) : labels,
                              predictions, weights);
       }
-      // Keras computes the mean over a step's three classes in float32.
+      // Keras averages binary accuracy over the three classes of a step in float32.
       EXPECT_NEAR(metric->result().item_double(), fit_number(concat("masked/", name, '_', kind)),
                   name == "binary_accuracy" ? 1e-7 : 1e-9)
           << name << ", " << kind;

@@ -76,7 +76,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--data-dir", default="/usr/share/datasets/fashion-mnist")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--epochs", type=int, default=0, help="default: the tutorial's")
+    parser.add_argument("--epochs", type=int, default=0, help="number of epochs; default: that of the tutorial")
     parser.add_argument("networks", nargs="*")
     arguments = parser.parse_args()
     for name in arguments.networks or networks():

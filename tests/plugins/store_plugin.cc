@@ -31,7 +31,7 @@ std::size_t bytes_of(std::int32_t dtype) {
   return kBytes[dtype];
 }
 
-// State of one call: the data that this process sends and receives.
+// One collective call: sends and receives buffers through the key-value store within a timeout.
 class Call {
  public:
   Call(void* self, std::uint32_t num_replicas, std::int64_t timeout_ms, tutti_error_v1* error)
@@ -41,8 +41,8 @@ class Call {
     ++state_.calls;
     if (num_replicas == state_.group.local_count) return;
     char text[64];
-    std::snprintf(text, sizeof(text), "%u buffers for %u replicas", num_replicas,
-                  state_.group.local_count);
+    std::snprintf(text, sizeof(text), "expected %u buffers, got %u", state_.group.local_count,
+                  num_replicas);
     fail(TUTTI_OUT_OF_RANGE, text);
   }
   int world() const { return state_.group.world_size; }
@@ -104,7 +104,8 @@ Bytes sum_of_all(Call& call, const tutti_buffer_v1* inputs, std::uint32_t num_re
   Bytes sum = call.hear(0);
   for (int member = 1; member < call.world(); ++member) {
     const Bytes addend = call.hear(member);
-    if (addend.size() != sum.size()) call.fail(TUTTI_INVALID_ARGUMENT, "lengths differ");
+    if (addend.size() != sum.size())
+      call.fail(TUTTI_INVALID_ARGUMENT, "buffers have different lengths");
     inputs->dtype == TUTTI_FLOAT32 ? add<float>(sum, addend) : add<std::int32_t>(sum, addend);
   }
   return sum;
@@ -191,7 +192,7 @@ std::int32_t all_gather(void* self, const tutti_buffer_v1* inputs, const tutti_b
     for (int member = 0; member < call.world(); ++member) {
       const Bytes part = call.hear(member);
       if (part.size() != counts[member] * bytes_of(inputs->dtype)) {
-        call.fail(TUTTI_INVALID_ARGUMENT, "a part has another length");
+        call.fail(TUTTI_INVALID_ARGUMENT, "a received buffer has an unexpected length");
       }
       all.insert(all.end(), part.begin(), part.end());
     }

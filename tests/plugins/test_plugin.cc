@@ -1,4 +1,4 @@
-// Plugin that sums float32 buffers on CPUs. Macros make it invalid in various ways (see
+// Plugin that sums float32 buffers on CPUs. Macros select variants with various errors (see
 // CMakeLists.txt).
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>

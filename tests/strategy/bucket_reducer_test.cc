@@ -203,7 +203,7 @@ std::uint64_t bytes_of_step(Strategy& strategy, std::span<const Variable> variab
                           [&] { strategy.run([&] { (void)reduce_in_replica(variables); }); });
 }
 
-/// Returns the results of each replica as a flat list of numbers.
+/// Returns the numbers of each gradient sum: all sums of replica 0, then those of replica 1, ...
 std::vector<std::vector<double>> results_of_step(Strategy& strategy,
                                                  const std::vector<Variable>& variables) {
   std::vector<std::vector<double>> results;
@@ -414,7 +414,7 @@ TEST(BucketReducer, BucketIdAndNameAreStableAcrossSteps) {
   }
   strategy.run([&] { (void)reduce_in_replica(variables); });
   EXPECT_EQ(seen, first);
-  // A second set of variables with equal names and sizes.
+  // A second set of variables has its own buckets, despite equal names and sizes.
   const std::vector<Variable> others = make_variables(strategy);
   strategy.run([&] { (void)reduce_in_replica(others); });
   EXPECT_EQ(seen.size(), 2 * first.size());

@@ -194,7 +194,7 @@ TEST(StrategyCheckpoint, ShardedAndUnshardedSavesHaveEqualValues) {
        std::map<std::string, std::size_t>{{"a", 2}, {"b", 4}, {"c", 4}, {"d", 2}, {"e", 2}}) {
     EXPECT_EQ(files_in(concat(folder, "/", name, "/step_2")).size(), files) << name;
   }
-  // In one process, the file equals MirroredStrategy's, which every program can read.
+  // In one process, FullyShardedStrategy writes the same file as MirroredStrategy.
   const auto tensors = [&](const char* name) {
     return describe_checkpoint(concat(folder, "/", name, "/step_2")).at("files").dump();
   };

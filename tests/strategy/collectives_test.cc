@@ -15,7 +15,7 @@ using CollectivesOnEveryStrategy = AllStrategies;
 INSTANTIATE_TEST_SUITE_P(, CollectivesOnEveryStrategy, ::testing::ValuesIn(all_strategies()),
                          case_name);
 
-/// 1 + 2 + ... + n
+/// Returns 1 + 2 + ... + n.
 double triangle(int n) { return n * (n + 1) / 2.0; }
 
 Tensor matrix(const Shape& shape, const std::vector<float>& values) {
@@ -32,7 +32,7 @@ void expect_repeats(const Tensor& tensor, const Shape& shape, const std::vector<
   EXPECT_EQ(numbers(tensor), expected);
 }
 
-/// Returns `width` copies of 1, then of 2, and so on up to the number of replicas.
+/// Returns (r + 1) * width copies of each replica's number r, in the order of replicas.
 std::vector<double> numbers_of_replicas(int replicas, int width) {
   std::vector<double> values;
   for (int r = 0; r < replicas; ++r) {
@@ -228,7 +228,7 @@ void register_delayed_ops() {
   });
 }
 
-// tests/gpu_ops/reductions_test.cc tests the same with NCCL.
+// tests/gpu_ops/reductions_test.cc tests the order of launches with NCCL.
 TEST(Collectives, ConcurrentLaunchesHaveSameOrderOnAllDevices) {
   register_delayed_ops();
   for (const char* ops : {"delayed_canonical", "delayed_ring"}) {

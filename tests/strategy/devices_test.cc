@@ -42,7 +42,7 @@ Variable mean_variable(const Tensor& initial, const char* name) {
   return Variable(initial, {.name = name, .aggregation = VariableAggregation::kMean});
 }
 
-/// Library functions that create a tensor without an input tensor, keyed by name.
+/// Expressions that create a tensor from constants, keyed by name.
 using Makers = std::map<std::string, std::function<Tensor()>>;
 Makers makers() {
   const std::vector<float> two = {1.0f, 2.0f};
@@ -178,7 +178,7 @@ TEST_P(StepDevices, CustomGradientCreatesConstantsOnReplicaDevice) {
   for (const Tensor& each : gradients) EXPECT_EQ(numbers(each), (std::vector<double>{3.0, 4.0}));
 }
 
-// Covers sharded and unsharded tables, with ids captured on the host or created in the replica.
+// Covers sharded and unsharded tables, with ids on the host or on the replica's device.
 TEST_P(StepDevices, EmbeddingLookupAcceptsCapturedIds) {
   const auto scope = strategy_->scope();
   const Tensor values = Tensor::from<float>({4, 1}, {0.0f, 10.0f, 20.0f, 30.0f});
@@ -416,7 +416,7 @@ TEST(GpuPlacement, MirroredStrategyDefaultsToAllGpus) {
   }
 }
 
-// Host access to this memory would crash the test program.
+// Host access to the memory of the fake GPUs would crash the test program.
 TEST(GpuPlacement, HostNeverAccessesShardsOnGpus) {
   const FakeGpus gpus(2);
   LocalStrategyOptions options = in_canonical_order();

@@ -68,7 +68,7 @@ TEST_F(DistributedDatasetTest, FeaturesAndLabelsStayPaired) {
   }
 }
 
-// The example is from the documentation of tf.distribute.
+// The cases include the example in the documentation of tf.distribute.
 TEST_F(DistributedDatasetTest, GlobalBatchesAreSplitByCeilingDivision) {
   struct Case {
     int replicas, elements, batch;
@@ -310,7 +310,7 @@ TEST(Rebatch, SizesRotateFromWorkerToWorker) {
   EXPECT_EQ(batch_sizes_for_worker(4, 3, 1, 0), (Rows{2, 1, 1}));
   EXPECT_EQ(batch_sizes_for_worker(4, 3, 1, 1), (Rows{1, 1, 2}));
   EXPECT_EQ(batch_sizes_for_worker(4, 3, 1, 2), (Rows{1, 2, 1}));
-  // Fewer rows than replicas.
+  // With fewer rows than replicas, some sizes are 0.
   EXPECT_EQ(batch_sizes_for_worker(4, 1, 5, 0), (Rows{1, 1, 1, 1, 0}));
   EXPECT_EQ(batch_sizes_for_worker(4, 5, 1, 1), (Rows{1, 1, 1, 0, 1}));
   EXPECT_THROW((void)batch_sizes_for_worker(4, 2, 1, 2), Error);

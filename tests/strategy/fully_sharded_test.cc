@@ -153,8 +153,7 @@ constexpr std::int64_t kWidth = 256;
 constexpr std::size_t kLayerBytes = kWidth * kWidth * sizeof(float);
 constexpr int kLayers = 8, kReplicas = 4;
 
-/// During its lifetime, gives devices cpu:0 to cpu:3 separate memories, so that each device's bytes
-/// are counted.
+/// Counts the memory of the devices cpu:0 to cpu:3 separately during its lifetime.
 class OwnMemory {
  public:
   OwnMemory() {
@@ -276,8 +275,8 @@ TEST(FullySharded, WriteBetweenReadAndGradientFails) {
   step(kept);
 }
 
-/// Returns d/dw of the sum of (d/dw of sum(x w)^3)^2, computed through casts and reshapes of w,
-/// which is read as `type`.
+/// Returns the gradient of |g|^2 with respect to w, where g is the gradient of sum((x w)^3). Reads
+/// w as `type`, then transposes, reshapes and casts it.
 std::vector<double> second_derivative(Strategy& strategy, DType type) {
   const auto scope = strategy.scope();
   const Variable w(normal({4, 9}, 1), {.name = "w"});

@@ -25,7 +25,7 @@ TEST(FullyShardedWorkers, WorkersOwnEvenShards) {
   }));
 }
 
-/// Trains with an optimizer and clipping that need the norms of unsharded weights.
+/// Trains with an optimizer and clipping that need norms of unsharded tensors.
 std::string trained_with_norms(Strategy& strategy) {
   const auto scope = strategy.scope();
   const std::vector<Variable> variables = {

@@ -141,8 +141,8 @@ TEST(ErrorFeedback, MeanOfManySumsConvergesToExactSum) {
 }
 
 TEST(ErrorFeedback, ResidualsArePerReplica) {
-  // bfloat16 rounds 1 + 2^-9 to 1. After two steps, replica 0's residual is 2^-8, which the third
-  // step sends. Replica 1's gradient is exact and leaves no residual.
+  // bfloat16 rounds 1 + 2^-9 to 1. After two steps, replica 0's residual is 2^-8, so the third step
+  // sends 1 + 2^-7. No residual remains after the fourth step. Replica 1's gradient is exact.
   MirroredStrategy strategy(compressed(2, WireCompression::kBFloat16));
   const Variable w = variable_of(strategy, 1);
   const auto gradient = [](int r) { return Gradient(vec({r == 0 ? 1.001953125f : 4.0f})); };
@@ -180,7 +180,7 @@ TEST(ErrorFeedback, SingleReplicaGradientsAreNotRounded) {
   EXPECT_EQ(sum, numbers(gradient_of(100, 0)));
 }
 
-TEST(ErrorFeedback, CompressesNoSparseOrIntegerGradientsAndRejectsFloat64) {
+TEST(ErrorFeedback, LeavesSparseAndIntegerGradientsUncompressedAndRejectsFloat64) {
   MirroredStrategy strategy(compressed(2, WireCompression::kBFloat16));
   EXPECT_ERROR(reduced(strategy, variable_of(strategy, 2, DType::kFloat64),
                        [](int) { return Gradient(Tensor::ones({2}, DType::kFloat64)); }),

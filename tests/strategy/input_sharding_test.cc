@@ -87,7 +87,7 @@ TEST(InputSharding, WorkersReadAndSplitByShardingRule) {
   const InputOptions off = named(AutoShardPolicy::kOff), file = named(AutoShardPolicy::kFile),
                      data = named(AutoShardPolicy::kData),
                      automatic{.sharding_rule = ShardingRule::kTensorFlow};
-  // A map may change the number of rows, so the batch size is unknown after it.
+  // A map may change the number of rows, so the batch size is unknown after a map.
   const auto identity = [](const Element& element) { return element; };
   const Dataset of_unknown_size = numbers_in(files_of({5, 4})).batch(4).map(identity);
   struct Case {
@@ -211,8 +211,8 @@ TEST(InputSharding, EveryShardingPolicyReadsEachExampleOnce) {
   }
 }
 
-// Returns the steps under the low-level API, in which replicas get undivided batches of a sharded
-// dataset.
+/// Returns the steps under the low-level API, in which replicas get undivided batches of a sharded
+/// dataset.
 std::vector<Steps> whole_batches(const Workers& workers, const Dataset& dataset,
                                  AutoShardPolicy policy) {
   Workers whole = workers;
@@ -311,8 +311,8 @@ TEST(InputSharding, BatchesReachReplicasOfAllWorkers) {
             (Steps{{{5}, {6}, {7}, {8}}}));
 }
 
-/// Interrupts a pass after every possible number of steps, and expects a new dataset to resume at
-/// that position.
+/// Interrupts two passes after every possible number of steps, and expects a new dataset to resume
+/// at that position.
 void expect_positions_go_on(const Workers& workers, const Dataset& dataset) {
   const auto make = [&](int) { return dataset; };
   const auto count = static_cast<std::size_t>(workers.count);
@@ -378,7 +378,8 @@ TEST(InputSharding, InvalidPlansAreRejected) {
   EXPECT_ERROR(distribute(with_rows(plan_of(by_file, 0))), kNotFound);
   EXPECT_ERROR(distribute(plan_of(by_data, 0)), kFailedPrecondition);
   EXPECT_ERROR(distribute(plan_of({.count = 2, .cut = InputCut::kWhole}, 0)), kFailedPrecondition);
-  // With unequal workers, tf's rule yields the global batch only by chance, so it is rejected.
+  // If workers have different numbers of replicas, TensorFlow's rule yields the global batch only
+  // by chance, so the plan is rejected.
   InputPlan unequal = with_rows(plan_of(by_data, 1));
   unequal.first_replica = 2;
   unequal.num_replicas_in_sync = 3;
@@ -388,7 +389,7 @@ TEST(InputSharding, InvalidPlansAreRejected) {
   Workers weighted = by_data;
   weighted.weights = {1, 2};
   EXPECT_ERROR(distribute(with_rows(plan_of(weighted, 0))), kInvalidArgument);
-  // Inconsistent numbers of workers and replicas.
+  // These numbers of workers and replicas are inconsistent.
   InputPlan outside = plan_of({.count = 2}, 0);
   outside.worker = 2;
   EXPECT_ERROR(distribute(outside), kInvalidArgument);

@@ -81,7 +81,7 @@ inline Steps rest_of_pass(DistributedDataset& dataset) {
   return steps;
 }
 
-// Returns each worker's steps in one pass.
+// Returns each worker's steps in one pass over its dataset.
 inline std::vector<Steps> passes_of(const Workers& workers, const MakeDataset& make) {
   std::vector<Steps> passes(static_cast<std::size_t>(workers.count));
   on_workers(workers, make, [&](int worker, DistributedDataset dataset) {
@@ -121,7 +121,8 @@ inline Rows numbers_below(std::int64_t count) {
   return numbers;
 }
 
-// Writes one file for each of these record counts. Across all files, the records are 0, 1, 2, ...
+// Writes one TFRecord file per number of records in `sizes`. Across all files, the records are 0,
+// 1, 2, ...
 inline std::vector<std::string> files_of(const std::vector<int>& sizes) {
   const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
   const auto folder = std::filesystem::path(::testing::TempDir()) /

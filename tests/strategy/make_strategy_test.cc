@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 TEST(MakeStrategy, EveryNameCreatesMatchingStrategy) {
   for (const std::string& name : strategy_names()) {
     SCOPED_TRACE(name);
-    if (name == "tpu") continue;  // tests/xla covers "tpu", which needs a plugin
+    if (name == "tpu") continue;  // tests/xla covers "tpu", which needs a PJRT plugin
     const bool is_one = name == "one_device";
     const auto strategy = make_strategy(name, {.devices = is_one ? "cpu:0" : "cpu:0-1"});
     EXPECT_EQ(strategy->name(), name);
@@ -77,7 +77,7 @@ TEST(MakeStrategy, WarnsAboutUncoordinatedTorchrunProcesses) {
       (void)make_strategy(name, {.devices = "cpu:0"});
   });
   const auto text = HasSubstr("trains alone, though WORLD_SIZE=4 (torchrun) names 4 processes");
-  EXPECT_THAT(lines, ElementsAre(text, text));  // one line per remedy
+  EXPECT_THAT(lines, ElementsAre(text, text));  // the two warnings suggest different remedies
 }
 
 TEST(MakeStrategy, WarnsOnceAboutUnusedOptions) {

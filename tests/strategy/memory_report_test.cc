@@ -1,4 +1,4 @@
-// Tests reports of variable bytes per device, and estimates for other policies.
+// Tests reports of variable bytes per device, and estimates for other variable policies.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/variables/memory_report.h"
 
@@ -7,8 +7,8 @@
 
 namespace tutti::strategy_tests::memory_report_test {
 
-/// Training state: weights of 100 and 20 floats, Adam's two slots for each, its counter, and a mean
-/// with one value per replica.
+/// Training state: weights of 100 and 20 floats, Adam's two slots for each, its step counter, and
+/// an ON_READ mean of 5 floats per replica.
 struct Training {
   explicit Training(Strategy& strategy) {
     const auto scope = strategy.scope();
@@ -35,7 +35,7 @@ Table table_of(const std::vector<DeviceBytes>& rows) {
   return table;
 }
 
-// The 120 parameters take 480 bytes and Adam's slots 960. Every device also has the mean: 20 bytes.
+// The 120 parameters take 480 bytes, and Adam's slots 960. The mean takes 20 bytes on every device.
 TEST(MemoryReport, CountsCentralVariablesOnceAndMirroredOnesPerDevice) {
   CentralStorageStrategy central({on_cpus(3), Device{DeviceType::kCpu, 0}});
   const Training on_first(central);
@@ -53,7 +53,8 @@ TEST(MemoryReport, CountsCentralVariablesOnceAndMirroredOnesPerDevice) {
       table_of(equal),
       (Table{{"cpu:0", {480, 960, 20}}, {"cpu:1", {480, 960, 20}}, {"cpu:2", {480, 960, 20}}}));
 
-  // The estimate for a policy equals the report under that policy, whichever strategy computes it.
+  // The estimate for a policy equals the report under that policy, whichever strategy created
+  // the variables.
   for (const Training* each : {&on_first, &everywhere}) {
     const auto under = [&](VariablePolicy policy) {
       return table_of(memory_under(policy, each->groups, devices));

@@ -33,7 +33,7 @@ TEST(MultiWorker, TrainingMatchesOneProcessBitForBit) {
   expect_bits_of_one_process({2, 2}, Between::kMessages);
   expect_bits_of_one_process({1, 1, 1}, Between::kMessages);
   expect_bits_of_one_process({1, 1, 1, 1}, Between::kMessages, "hierarchical_copy");
-  // The replicas of these workers do not form subtrees of the canonical sum.
+  // Except for {2, 1, 1}, the replicas of one worker do not form a subtree of the canonical sum.
   expect_bits_of_one_process({3, 3}, Between::kMessages);
   expect_bits_of_one_process({1, 3}, Between::kMessages);
   expect_bits_of_one_process({3, 1}, Between::kMemory);
@@ -78,7 +78,7 @@ TEST(MultiWorker, CollectivesSpanReplicasOfAllWorkers) {
   };
   expect_each("sum", [&] { return all_reduce(ReduceOp::kSum, num(replica_number() + 1.0)); }, {6});
   expect_each("maximum", [&] { return all_reduce(ReduceOp::kMax, num(replica_number())); }, {2});
-  // Lengths differ between replicas; the result is in replica order.
+  // The gathered lengths differ between replicas; the result is in replica order.
   const auto copies_of_number = [] {
     return vec(std::vector<float>(static_cast<std::size_t>(replica_number()), replica_number()));
   };
@@ -155,7 +155,7 @@ TEST(MultiWorker, AssignmentsInReplicasAggregateAcrossWorkers) {
               copies_of(3.0, static_cast<int>(strategy.replica_devices().size())));
     EXPECT_EQ(first.value().item(), 7.0f);
     EXPECT_EQ(numbers(rows.value()), (std::vector<double>{1, 2, 3}));
-    strategy.run([&] { mean.assign(2.5); });  // a value equal on all replicas is its own mean
+    strategy.run([&] { mean.assign(2.5); });  // the mean of equal values is that value
     EXPECT_EQ(mean.value().item(), 2.5f);
   });
 }

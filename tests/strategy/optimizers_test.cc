@@ -10,7 +10,8 @@
 #include "tutti/strategy/replica_context.h"
 
 namespace tutti::strategy_tests::optimizers_test {
-/// Network with an embedding and a matrix of more than one block (4,096 elements).
+/// Network with an embedding and a matrix. The matrix has more elements than one block of the
+/// canonical sum (4,096 floats).
 struct SmallNetwork {
   Variable table{random_normal({40, 30}, RandomKey{5, kUserPurpose, 0, 0, 0}), {.name = "table"}};
   Variable matrix{random_normal({30, 150}, RandomKey{5, kUserPurpose, 1, 0, 0}),
@@ -60,7 +61,7 @@ void expect_same_bits_everywhere(const OptimizerSpec& spec, const std::string& w
   EXPECT_EQ(train_network(*fully_sharded(1), spec, 6), alone) << what;
 }
 
-TEST(OptimizersUnderStrategies, EveryOptimizerGivesIdenticalBits) {
+TEST(OptimizersUnderStrategies, EveryOptimizerGivesSameBitsUnderEveryStrategy) {
   for (const std::string& name : optimizer_names()) expect_same_bits_everywhere(name, name);
 }
 
@@ -166,8 +167,8 @@ TEST(OptimizersUnderStrategies, MovingAveragesAreAssignedToEveryComponent) {
   EXPECT_EQ(components(w), copies_of(-4.5, 3));
 }
 
-/// Corresponds to tf's apply() in a replica: each average is updated once, with the mean of the
-/// replicas' values.
+/// Corresponds to tf's ExponentialMovingAverage.apply() in a replica: each average is updated once,
+/// with the mean of the replicas' values.
 TEST_P(OptimizersOnEveryStrategy, MovingAverageInReplicaUsesMeanOverReplicas) {
   const auto scope = strategy_->scope();
   Variable w(Tensor{4.0f, -2.0f}, {.name = "w"});
@@ -179,7 +180,7 @@ TEST_P(OptimizersOnEveryStrategy, MovingAverageInReplicaUsesMeanOverReplicas) {
   const auto losses = strategy_->run([&] {
     seen.assign(num(4.0 * (replica_number() + 1.0)));
     averages.apply();
-    averages.apply(8);  // with decay 0.5
+    averages.apply(8);  // decay (1 + 8) / (10 + 8) = 0.5
     return num(averages.apply_number("loss", 8.0 * replica_number()));
   });
   const int n = replicas();
@@ -194,8 +195,8 @@ TEST_P(OptimizersOnEveryStrategy, MovingAverageInReplicaUsesMeanOverReplicas) {
 
 const double kMaxFloat = std::numeric_limits<float>::max();
 
-/// Returns the scale after each step of `steps`: in step 'g' all gradients are finite, in step 'b'
-/// replica 0 has a NaN.
+/// Returns the loss scale after each step of `steps`: in step 'g' all gradients are finite, in step
+/// 'b' replica 0 has a NaN.
 std::vector<double> scales(Strategy& strategy, const DynamicLossScaleOptions& options,
                            const std::string& steps) {
   const auto scope = strategy.scope();
@@ -233,7 +234,7 @@ TEST(DynamicLossScale, GrowsAfterFiniteStepsAndShrinksAfterOverflow) {
         Case{{.initial_scale = 16, .growth_steps = 2}, "bbbbbb", {8, 4, 2, 1, 1, 1}},
         Case{{.initial_scale = 1, .growth_steps = 1}, "gggbgg", {2, 4, 8, 4, 8, 16}},
         Case{{.initial_scale = 1, .growth_steps = 1}, "gbgbgb", {2, 1, 2, 1, 2, 1}},
-        // A non-finite step restarts the growth period.
+        // A step with a NaN restarts the growth period.
         Case{{.initial_scale = 32, .growth_steps = 2}, "gbgbgbg", {32, 16, 16, 8, 8, 4, 4}},
         Case{{.initial_scale = 4, .growth_steps = 2, .multiplier = 3},
              "ggbgg",
@@ -255,7 +256,7 @@ TEST_P(OptimizersOnEveryStrategy, NonFiniteGradientOnOneReplicaSkipsUpdateEveryw
                    {.dynamic_loss_scale = DynamicLossScaleOptions{.initial_scale = 8}});
     const std::string before = hash_variables(std::vector{w, without});
     const auto read = strategy_->run([&] {
-      // Replica 0's infinity makes the sum non-finite.
+      // Only replica 0's gradient is not finite.
       const bool first = ReplicaContext::current().replica_id() == 0;
       const float value = first ? std::numeric_limits<float>::infinity() : -1.0f;
       optimizer.apply_gradients(std::vector{Gradient(vec({1.0f, value})), Gradient()},

@@ -60,7 +60,7 @@ class ConnectionRecovery : public ::testing::Test {
   }
 
   /// Trains; each step adds 1 per worker. Worker 0 calls `breaks` once, in step kBreaksAt. The
-  /// delay until the remaining workers notice varies, so all workers train until they have rolled
+  /// delay until worker 1 notices the fault varies, so both workers train until they have rolled
   /// back.
   void train(int worker, const MultiWorkerOptions& options,
              const std::function<void(ControlClient&)>& breaks) {
@@ -128,7 +128,7 @@ class ConnectionRecovery : public ::testing::Test {
 TEST_F(ConnectionRecovery, DisconnectionReportRollsBackToLastCommit) {
   const std::string error = error_of_ranks(kTrainers, [&](int worker) {
     train(worker, trainer_options(), [](ControlClient& control) {
-      control.report_disconnection({"worker", 1, ""}, 0, "as the test has it");
+      control.report_disconnection({"worker", 1, ""}, 0, "simulated by the test");
     });
   });
   EXPECT_EQ(error, "");

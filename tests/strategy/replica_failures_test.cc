@@ -1,5 +1,5 @@
-// Tests replica faults during every operation: within a second, each fault causes an error that
-// names the replica.
+// Tests faults of one replica during every operation: each fault causes an error that names the
+// replica.
 // SPDX-License-Identifier: Apache-2.0
 #include <functional>
 #include <stdexcept>
@@ -51,7 +51,7 @@ struct Fault {
   std::string name;
   Body faulty, others;
   ErrorCode code;
-  std::string text;  // expected part of the error; FAULTY stands for the replica's number
+  std::string text;  // expected part of the error; FAULTY stands for the faulty replica's number
 };
 
 std::vector<Fault> faults() {
@@ -101,8 +101,8 @@ INSTANTIATE_TEST_SUITE_P(, FaultMatrix,
                          ::testing::ValuesIn(registered_cross_device_ops(DeviceType::kCpu)),
                          [](const auto& of) { return of.param; });
 
-// Errors must arrive before the watchdog's limit, which is far shorter than the time that replicas
-// wait for each other.
+// A replica that waits until the strategy's timeout (10 minutes) gets kDeadlineExceeded, which no
+// fault expects.
 TEST_P(FaultMatrix, ErrorNamesFaultAndReplica) {
   for (const int replicas : {2, 3, 8}) {
     for (const ReplicaExecution execution :

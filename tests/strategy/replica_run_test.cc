@@ -164,7 +164,7 @@ TEST_P(RunOnEveryStrategy, RandomStepAdvancesOnlyInRunsThatDrawOrTrain) {
   for (const auto& [name, value] : of_older_version.as_object())
     if (name != "random_step") without.set(name, value);
   strategy_->restore_state(without);
-  EXPECT_EQ(random_step(), 3) << "each run counted";
+  EXPECT_EQ(random_step(), 3) << "expected the number of runs";
 }
 
 TEST(RunArguments, PerReplicaArgumentsAreSplit) {
@@ -258,7 +258,7 @@ TEST(RunThreads, RunTimesIncludeReplicaWaitTime) {
   });
   const Strategy::RunTimes times = strategy->take_run_times();
   EXPECT_GE(times.run, 0.1);
-  // The mean communication time of both replicas; replica 0 waited for about 0.1 s.
+  // The communication time is the mean over both replicas; replica 0 waited for about 0.1 s.
   EXPECT_GT(times.communication, 0.01);
   EXPECT_LT(times.communication, times.run);
   const Strategy::RunTimes none = strategy->take_run_times();
@@ -321,7 +321,7 @@ TEST(RunThreads, StrategyDestructorJoinsThreads) {
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 using LossOf = std::function<Tensor(const Tensor& per_example)>;
-/// Returns the warnings from three steps in which the replicas minimize `loss` over their 4 rows.
+/// Returns the warnings from three steps in which the replicas minimize `loss` over 4 rows each.
 std::vector<std::string> warnings_of_loss(Strategy& strategy, const LossOf& loss,
                                           bool own_mean = false) {
   auto scope = strategy.scope();
@@ -456,7 +456,7 @@ TEST(MeanLossWarning, IsNotLoggedForCorrectlyScaledLoss) {
   for (std::size_t number = 0; number < std::size(losses); ++number) {
     EXPECT_THAT(warnings_of_loss(*strategy, losses[number]), IsEmpty()) << "loss " << number;
   }
-  // No warning: the first strategy averages gradients, and the second has a single replica.
+  // No warning: the first step averages the gradients itself, and the second has a single replica.
   const auto mean = [](const Tensor& x) { return reduce_mean(x); };
   EXPECT_THAT(warnings_of_loss(*strategy, mean, /*own_mean=*/true), IsEmpty());
   EXPECT_THAT(warnings_of_loss(*mirrored(1), mean), IsEmpty());

@@ -1,4 +1,4 @@
-// Tests variables that are synchronised on write or on read.
+// Tests variables that are synchronized on write or on read.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategy/strategy_helpers.h"
 #include "tutti/autograd/gradient_tape.h"
@@ -315,7 +315,7 @@ TEST_F(SyncOnRead, ReplicaWritesAreLocalAndCrossReplicaWritesAreGlobal) {
     strategy_->run([&] { v.assign_sub(-1.0); });
     EXPECT_EQ(components(v), both(3));
     if (aggregation == VariableAggregation::kSum)
-      continue;  // the tests below cover the rest for kSum
+      continue;  // see AssignUnderSumDividesValueAmongReplicas
     v.assign(1.0);
     EXPECT_EQ(components(v), both(1));
     v.assign_add(1.0);
@@ -325,8 +325,8 @@ TEST_F(SyncOnRead, ReplicaWritesAreLocalAndCrossReplicaWritesAreGlobal) {
   }
 }
 
-// tf.Variable does the same, even in version 2.21: ON_READ only changes the default of `trainable`
-// to False.
+// In tf 2.21, too, an ON_READ variable may be trainable: ON_READ only changes the default of
+// `trainable` to False.
 TEST_F(SyncOnRead, TrainableComponentsGetSumOfGradients) {
   const auto scope = strategy_->scope();
   const Variable v(num(0.0), {.name = "v",
@@ -440,14 +440,14 @@ TEST_F(SyncOnRead, RestoreWithDifferentReplicaCountUsesAggregate) {
 
 TEST_F(SyncOnRead, MeanIsWeightedByReplicaUpdateCounts) {
   Variable v = make(0.0, VariableAggregation::kMean);
-  EXPECT_EQ(v.value().item(), 0.0f) << "without updates all count alike";
+  EXPECT_EQ(v.value().item(), 0.0f) << "without updates, all replicas have equal weights";
   const auto update_in = [&](int replica, double value) {
     strategy_->run([&] {
       if (replica_number() == replica) v.assign(value);
     });
   };
   update_in(1, 8.0);
-  EXPECT_EQ(v.value().item(), 8.0f) << "replica 0 made none";
+  EXPECT_EQ(v.value().item(), 8.0f) << "replica 0 made no update";
   update_in(0, 4.0);
   EXPECT_EQ(v.value().item(), 6.0f);
   update_in(1, 8.0);

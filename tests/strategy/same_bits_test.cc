@@ -101,8 +101,8 @@ TEST(SameBits, GradientsAreSummedUnlessAggregationIsNone) {
               are({-0.1, -0.1, -0.2, -0.2}));
 }
 
-/// Returns the value that each replica reads after one step with `gradient(replica)`. The value
-/// starts at 0; learning rate 0.1, GradientAggregation::kNone.
+/// Returns each replica's value of a variable that starts at 0, after one step with
+/// `gradient(replica)`, learning rate 0.1 and GradientAggregation::kNone.
 std::vector<double> after_unsummed(Strategy& strategy,
                                    const std::function<Gradient(float replica)>& gradient,
                                    bool in_parts = false) {

@@ -334,7 +334,7 @@ TEST(DefaultStrategy, RunMergeAndReduceActAsIdentity) {
   EXPECT_EQ(strategy.reduce(ReduceOp::kMean, PerReplica<Tensor>({Tensor(3.0f)})).item(), 3.0f);
 }
 
-// If such writes were permitted, each replica would add the sum of all gradients to one value.
+// If a replica could write such a variable, each replica would add the sum of all gradients to it.
 TEST(VariableOutsideScope, CannotBeWrittenInReplicas) {
   Variable w(vec({1}));
   Sgd optimizer(std::vector{w}, {.learning_rate = 1.0});

@@ -1,5 +1,5 @@
-// Tests ShardedVariable and row lookups: tf's examples, gradients, checkpoints with different
-// shards.
+// Tests ShardedVariable and row lookups: tf's examples, gradients, and checkpoints with different
+// numbers of shards.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/variables/sharded_variable.h"
 
@@ -185,7 +185,6 @@ TEST(ShardedVariable, RunArgumentKeepsVariableIdentity) {
 TEST(ShardedVariable, ListsShardsButSavesUnderOneName) {
   const ShardedVariable variable = sharded({{1, 2}, {3, 4}});
   EXPECT_EQ(variable.variables().size(), 2U);
-  // The variable is saved under one name, not shard by shard.
   const std::vector<Variable> whole = {Variable(rows_of_two({0, 0, 0, 0}), {.name = "s"})};
   Checkpoint(whole).restore_from_bytes(saved(variable), "a checkpoint");
   EXPECT_THAT(numbers(whole.front().value()), ElementsAre(1, 2, 3, 4));
@@ -289,7 +288,6 @@ TEST(ShardedVariable, OptimizerMatchesUnshardedVariableBitForBit) {
   EXPECT_EQ(trained(table()), trained(whole));
 }
 
-/// Compares gradients of sparse lookups with finite differences.
 TEST(ShardedVariable, SparseLookupGradientMatchesFiniteDifferences) {
   const SparseIds sparse{ids({0, 3, 3, 4, 1}), ids({0, 0, 0, 1, 1}), 2};
   const Tensor weights = Tensor::from<double>({5}, {0.5, 2.0, 1.5, 3.0, 0.25});
@@ -315,7 +313,7 @@ TEST(ShardedVariable, SparseLookupGradientMatchesFiniteDifferences) {
   }
 }
 
-TEST(ShardedVariable, ServerLookupsTransferOnlyRowsAndMatchLocalTraining) {
+TEST(ShardedVariable, ServerLookupsMatchLocalTrainingBitForBit) {
   const auto trained = [](Strategy& strategy) {
     const auto scope = strategy.scope();
     std::vector<float> values;

@@ -68,7 +68,7 @@ inline Tensor vec(std::vector<float> values) {
   return Tensor::from<float>({static_cast<std::int64_t>(values.size())}, values, here());
 }
 
-/// Returns a float32 scalar on the current replica's device.
+/// Returns a scalar on the current replica's device.
 inline Tensor num(double value, DType dtype = DType::kFloat32) {
   return Tensor::scalar(value, dtype, here());
 }
@@ -81,7 +81,7 @@ inline Tensor filled(const Shape& shape, double value, DType dtype = DType::kFlo
 /// Returns the current replica's number as a float.
 inline float replica_number() { return static_cast<float>(ReplicaContext::current().replica_id()); }
 
-/// Returns a variable with a value for each replica.
+/// Returns an ON_READ variable, which has one component per replica.
 inline Variable on_read(const Tensor& initial, VariableAggregation aggregation,
                         const std::string& name = "v") {
   return Variable(initial, {.name = name,
@@ -91,7 +91,7 @@ inline Variable on_read(const Tensor& initial, VariableAggregation aggregation,
 
 inline std::vector<double> numbers(const Tensor& tensor) { return tensor.to_doubles(); }
 
-/// Returns the single element of each component.
+/// Returns the elements of all local components, in replica order.
 inline std::vector<double> components(const Variable& variable) {
   std::vector<double> values;
   for (const Tensor& each : variable.storage().local_components()) {
@@ -116,7 +116,8 @@ inline TensorLookup lookup_in(std::vector<NamedTensor> saved) {
   };
 }
 
-/// In a replica: returns, for each variable, the sum of gradient_of(index) over all replicas.
+/// Returns, for each variable, the sum of gradient_of(index) over all replicas. Must be called in
+/// every replica.
 inline std::vector<Gradient> reduced_gradients(
     std::span<const Variable> variables,
     const std::function<Gradient(std::size_t index)>& gradient_of) {
@@ -128,7 +129,7 @@ inline std::vector<Gradient> reduced_gradients(
   return sums;
 }
 
-/// In a replica: returns the sum of the replicas' gradients of a variable.
+/// Returns the sum of the replicas' gradients of a variable. Must be called in every replica.
 inline Tensor summed(const Variable& variable, const Gradient& own) {
   return reduced_gradients({&variable, 1}, [&](std::size_t) { return own; })[0].to_dense();
 }
@@ -149,7 +150,7 @@ inline Error error_of(const std::function<void()>& fn) {
   return Error(ErrorCode::kOk, "");
 }
 
-/// Named strategy; tests of common rules run once with each case.
+/// Named strategy; each test of AllStrategies runs once per case.
 struct StrategyCase {
   std::string name;
   std::function<std::unique_ptr<Strategy>()> make;

@@ -158,7 +158,7 @@ TEST(StrategyOptions, DefaultToCpuAndCanonicalOrder) {
   EXPECT_EQ(strategy.cross_device_ops().name(), "canonical");
 }
 
-// tests/xla contains the tests that need a plugin.
+// tests/xla contains the tests that need a PJRT plugin.
 TEST(StrategyOptions, MissingTpuErrorNamesRemedy) {
 #ifdef TUTTI_WITHOUT_XLA
   EXPECT_ERROR(MirroredStrategy({.devices = "tpu:0"}), kUnimplemented, "-DTUTTI_XLA=ON");
@@ -187,7 +187,7 @@ TEST(StrategyOptions, DevicesAreParsedByNameAndRange) {
   EXPECT_INVALID(MirroredStrategy({.devices = {"cpu:1", "cpu:1"}}), "cpu:1");
 }
 
-// These constructions are from the first code example in README.md.
+// Some of these constructions are from the table of strategies in README.md.
 TEST(StrategyOptions, EveryStrategyAcceptsDevices) {
   const std::vector<Device> two = parse_devices("cpu:0-1");
   CentralStorageStrategy central({.devices = "cpu:0-1"});

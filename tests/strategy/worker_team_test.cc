@@ -55,7 +55,7 @@ TEST(WorkerTeam, PartialSumsUseSharedMemoryIfTheyFit) {
   EXPECT_EQ(sum_of_two_workers(std::size_t{4} << 20), (std::vector<bool>{false, false}));
 }
 
-/// Gives each worker a variable filled with the worker's number, sends `giver`'s state to `takers`,
+/// Gives each worker variables filled with the worker's number, sends `giver`'s state to `takers`,
 /// and then returns the values of all workers.
 std::vector<double> values_after(int workers, int giver, const std::vector<int>& takers,
                                  Between between) {
@@ -228,11 +228,11 @@ TEST_F(Stragglers, WaitTimeIsSumOfWaitingObjectLifetimes) {
   EXPECT_EQ(watch_->take_wait(), 0.0);
 }
 
-TEST_F(Stragglers, ReportStatesHowLongOthersWaitedForWorker) {
+TEST_F(Stragglers, ReportStatesWaitTimeOfOtherWorkers) {
   EXPECT_THAT(
       internal::to_string(Straggler{2, 0.784, 0.041, 30}, "worker 2"),
       ::testing::StartsWith("worker 2 is slow: the other workers waited 78 % of the last 15 steps "
-                            "for it, 41.0 ms a step"));
+                            "for it, 41.0 ms per step"));
 }
 
 }  // namespace tutti::strategy_tests::worker_team_test

@@ -1,4 +1,4 @@
-// Several workers in one process; each is a thread with its own strategy.
+// Helpers that run several workers in one process, each as a thread with its own strategy.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// TCP proxy that injects seeded faults into its connections.
+// Implements the fault-injecting TCP proxy with one thread that polls all sockets.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/chaos_proxy.h"
 

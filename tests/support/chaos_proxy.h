@@ -14,8 +14,8 @@
 namespace tutti::testing {
 
 /// Faults that a proxy injects. A field named `..._every` is the mean number of bytes between
-/// faults of one kind; each distance is random, between 1 byte and twice the mean. 0: no such
-/// faults.
+/// faults of one kind; each distance is random, between 1 byte and twice the mean; 0
+/// disables this kind.
 struct ChaosPlan {
   std::uint64_t seed = 1;
   std::uint64_t cut_every = 0;         // connection resets, visible to both ends
@@ -47,8 +47,8 @@ class ChaosProxy {
   void swallow_for_good() { swallows_new_ = swallow_now_ = true; }
   /// Same as swallow(), but only for the next connection.
   void swallow_next() { swallow_next_ = true; }
-  /// Resets the connection, or flips a bit, after `bytes` more bytes. Counts toward the plan's
-  /// `most_events`.
+  /// Resets a connection (cut_after) or flips a bit (flip_after) after `bytes` more bytes. Counts
+  /// toward the plan's `most_events`.
   void cut_after(std::uint64_t bytes) { cut_after_ = bytes; }
   void flip_after(std::uint64_t bytes) { flip_after_ = bytes; }
   /// Returns the time of the last fault.

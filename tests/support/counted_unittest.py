@@ -14,7 +14,7 @@ def flat(suite):
 
 def main(apart=()):
     """Same as unittest.main(), but classes named in `apart` run only if the command line names
-    them. They cannot run everywhere, so each has a separate ctest."""
+    them. They cannot run everywhere, so each has a separate CTest test."""
     loader = unittest.defaultTestLoader
     module = sys.modules["__main__"]
     names = [word for word in sys.argv[1:] if not word.startswith("-")]

@@ -1,8 +1,8 @@
 // Fake GPUs whose memory the host cannot access, for tests of code that calls a backend.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Their memory is host memory that is accessible only while the backend itself is working, so a
-// host access ends the test program. The kernels are those of the CPU.
+// The memory of a fake GPU is host memory that only the backend makes accessible, while it works,
+// so any other host access ends the test program. The kernels are those of the CPU.
 #pragma once
 
 #include <sys/mman.h>
@@ -122,7 +122,7 @@ class FakeGpuContext final : public DeviceContext {
   /// Sums float32 inputs in order.
   void combine(const DeviceCombine& combine, StreamId) override {
     if (combine.op != ReduceOp::kSum || combine.dtype != DType::kFloat32) {
-      fail(ErrorCode::kUnimplemented, "fake GPU: combine other than SUM of float32");
+      fail(ErrorCode::kUnimplemented, "fake GPU: combine supports only SUM of float32");
     }
     state_.note(concat(name_, " combine ", combine.count * sizeof(float)));
     const FakeGpuAccess access(state_);
@@ -137,10 +137,10 @@ class FakeGpuContext final : public DeviceContext {
     for (const DeviceCopy& copy : copies) std::memcpy(copy.to, copy.from, copy.bytes);
   }
   void scatter(const DeviceScatter&) override {
-    fail(ErrorCode::kUnimplemented, "fake GPU: scatter");
+    fail(ErrorCode::kUnimplemented, "fake GPU: scatter is not implemented");
   }
   void count_non_finite(std::span<const DeviceTensor>, std::int64_t*) override {
-    fail(ErrorCode::kUnimplemented, "fake GPU: count_non_finite");
+    fail(ErrorCode::kUnimplemented, "fake GPU: count_non_finite is not implemented");
   }
   /// Supports only float32.
   void sums_of_squares(std::span<const DeviceTensor> tensors, double* sums, Workspace&) override {
@@ -208,9 +208,11 @@ class FakeGpuContext final : public DeviceContext {
     return std::make_shared<FakeGpuEvent>();
   }
   void wait_foreign(void*, const DeviceEvent&) override {}
-  void begin_capture() override { fail(ErrorCode::kUnimplemented, "fake GPU: capture"); }
+  void begin_capture() override {
+    fail(ErrorCode::kUnimplemented, "fake GPU: capture is not implemented");
+  }
   std::function<void()> end_capture() override {
-    fail(ErrorCode::kUnimplemented, "fake GPU: capture");
+    fail(ErrorCode::kUnimplemented, "fake GPU: capture is not implemented");
   }
 
  private:

@@ -33,8 +33,8 @@ struct Loss {
   off_t size;             // size of the file before the bytes were written
 };
 
-// Constant-initialized, because intercepted calls may run on any thread and before static
-// constructors.
+// These variables are constant-initialized, because intercepted calls may run on any thread and
+// before static constructors.
 std::atomic<bool> armed{false};
 char folder[kMaxPath];
 Action action;
@@ -123,7 +123,7 @@ void take_away(const Loss& loss) {
 }
 
 [[noreturn]] void end_process() {
-  // Held until exit, so that other threads record no more losses.
+  // The lock is held until exit, so that other threads record no more losses.
   const MutexLock lock(losses_mutex);
   if (action == Action::kPowerCut) {
     for (int i = num_losses; i-- > 0;) take_away(losses[i]);
@@ -232,7 +232,9 @@ __attribute__((constructor)) void arm_by_environment() {
     if (std::strcmp(what, kNames[i]) != 0) continue;
     return arm(under, static_cast<Action>(i), std::atoi(first), std::atoi(last ? last : first));
   }
-  std::fprintf(stderr, "TUTTI_FAULTS_DO: unknown action '%s'\n", what);
+  std::fprintf(stderr,
+               "TUTTI_FAULTS_DO: expected count, kill, power_cut, enospc, eio or erofs, got '%s'\n",
+               what);
   std::abort();
 }
 

@@ -23,8 +23,8 @@ enum class Action {
 };
 
 /// Starts counting calls that change files below `under`, in this process and in processes that it
-/// forks. The calls numbered `first` to `last` perform `action`. fsync() is only recorded and does
-/// not wait for a disk.
+/// forks. The calls numbered `first` to `last` (at least `first`) perform `action`. fsync() is only
+/// recorded and does not wait for a disk.
 void arm(const std::string& under, Action action, int first = 0, int last = 0);
 void disarm();
 

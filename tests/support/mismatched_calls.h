@@ -1,5 +1,5 @@
-// Table of collective calls in which one rank's call differs from the others' or is invalid. Checks
-// that, under every algorithm, each rank gets an error that names both calls.
+// Table of collective calls in which one rank's call is invalid or differs from the other ranks'
+// calls. Checks that, under every algorithm, each rank gets an error that names both calls.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

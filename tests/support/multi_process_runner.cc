@@ -27,7 +27,8 @@ constexpr std::chrono::seconds kAloneAfterChief{3};
 class TemporaryFolder {
  public:
   TemporaryFolder() : path_(std::filesystem::temp_directory_path() / "tutti_processes_XXXXXX") {
-    if (!::mkdtemp(path_.data())) fail(ErrorCode::kUnavailable, "cannot make folder ", path_);
+    if (!::mkdtemp(path_.data()))
+      fail(ErrorCode::kUnavailable, "MultiProcessRunner: cannot create folder ", path_);
   }
   ~TemporaryFolder() {
     std::error_code ignored;
@@ -92,7 +93,8 @@ struct MultiProcessRunner::Impl {
 
   void start(Place& at, const std::string& function_name, const Json& values) {
     if (at.running()) {
-      fail(ErrorCode::kFailedPrecondition, "MultiProcessRunner: ", at.task.name(), " runs already");
+      fail(ErrorCode::kFailedPrecondition, "MultiProcessRunner: ", at.task.name(),
+           " is already running");
     }
     at.function = function_name;
     at.arguments_file = concat(folder.path(), "/", at.task.name(), ".arguments");
@@ -151,7 +153,7 @@ struct MultiProcessRunner::Impl {
     return found == places.end() ? nullptr : &*found;
   }
 
-  /// Kills processes that are still running some time after the chief failed.
+  /// Kills the processes that are still running kAloneAfterChief after the chief failed.
   void end_with_chief() {
     if (!failed_chief()) return others_end.reset();
     const TimePoint now = Clock::system().now();
@@ -234,7 +236,7 @@ struct MultiProcessRunner::Impl {
                  concat(at.task.name(), ": ", outcome->at("message").as_string()));
   }
 
-  /// Returns an error if the process ended without a result.
+  /// Returns an error if the process failed and the test did not terminate it.
   std::optional<Error> crash_of(const Place& at) const {
     if (!at.status || at.status->success() || at.terminated) return std::nullopt;
     return Error(ErrorCode::kAborted, concat(at.task.name(), ": ", at.status->to_string()));
@@ -249,7 +251,7 @@ struct MultiProcessRunner::Impl {
     if (!error) error = crash_of(*chief);
     const std::string others = names_of([](const Place& at) { return at.ended_with_chief; });
     if (others.empty()) return error;
-    return Error(error->code(), concat(error->message(), "; ended with it: ", others));
+    return Error(error->code(), concat(error->message(), "; killed as a result: ", others));
   }
 
   /// Throws the chief's error first, because the other errors may be consequences of it.
@@ -308,8 +310,8 @@ const MultiProcessResult& MultiProcessRunner::join(Duration timeout) {
   impl_->collect_values();
   impl_->throw_failures();
   if (!all_ended) {
-    fail(ErrorCode::kDeadlineExceeded, "MultiProcessRunner: after ",
-         std::chrono::duration<double>(timeout).count(), " s these still ran: ", running);
+    fail(ErrorCode::kDeadlineExceeded, "MultiProcessRunner: timed out after ",
+         std::chrono::duration<double>(timeout).count(), " s; still running: ", running);
   }
   return impl_->result;
 }
@@ -330,8 +332,8 @@ std::string MultiProcessRunner::wait_for_line(const std::string& type, int index
   if (found()) return at.lines[seen];
   if (at.ended_with_chief) throw *impl_->failure_of_chief();
   fail(in_time ? ErrorCode::kAborted : ErrorCode::kDeadlineExceeded,
-       "MultiProcessRunner: ", at.task.name(), in_time ? " ended" : " went on",
-       " without a line with '", part, "'");
+       "MultiProcessRunner: ", at.task.name(), in_time ? " ended" : " is still running",
+       "; expected a line that contains '", part, "'");
 }
 
 void MultiProcessRunner::terminate(const std::string& type, int index) {
@@ -354,14 +356,17 @@ bool MultiProcessRunner::process_exists(const std::string& type, int index) {
 
 pid_t MultiProcessRunner::process_id(const std::string& type, int index) {
   const Impl::Place& at = impl_->place(type, index);
-  if (!at.process) fail(ErrorCode::kFailedPrecondition, at.task.name(), " was not started");
+  if (!at.process)
+    fail(ErrorCode::kFailedPrecondition, "MultiProcessRunner: ", at.task.name(),
+         " was not started");
   return at.process->pid();
 }
 
 launch::ExitStatus MultiProcessRunner::exit_status(const std::string& type, int index) {
   impl_->look();
   const Impl::Place& at = impl_->place(type, index);
-  if (!at.status) fail(ErrorCode::kFailedPrecondition, at.task.name(), " has not ended");
+  if (!at.status)
+    fail(ErrorCode::kFailedPrecondition, "MultiProcessRunner: ", at.task.name(), " has not exited");
   return *at.status;
 }
 

@@ -70,7 +70,7 @@ double ulps_of_sum(std::int64_t count) {
   return 16.0 * std::sqrt(1.0 + static_cast<double>(count));
 }
 
-// Elementwise.
+// Elementwise operations.
 
 std::vector<OpCase> unary_cases() {
   Cases cases;
@@ -372,7 +372,7 @@ const std::vector<Convolution>& convolutions() {
       {{1, 12, 14, 3}, {7, 7, 3, 8}, strided(2, {2, 3, 2, 3})},
       {{2, 7, 4, 2}, {1, 3, 2, 5}, {2, 1, 0, 0, 1, 1}},  // rows and columns differ
       {{2, 7, 4, 2}, {3, 2, 2, 17}, {1, 3, 2, 2, 1, 1}},
-      {{2, 4, 3, 5}, {1, 1, 5, 7}, strided(1, {0, 0, 0, 0})},  // one pixel
+      {{2, 4, 3, 5}, {1, 1, 5, 7}, strided(1, {0, 0, 0, 0})},  // a filter of one pixel
       {{2, 5, 5, 4}, {1, 1, 4, 3}, strided(2, {0, 0, 0, 0})},
       {{1, 8, 8, 3}, {2, 2, 3, 8}, strided(3, {0, 0, 0, 0})},     // gaps between windows
       {{1, 3, 3, 2}, {5, 5, 2, 4}, strided(1, {2, 2, 2, 2})},     // a window larger than the image
@@ -497,7 +497,7 @@ std::vector<OpCase> resizing_cases() {
   return cases.take();
 }
 
-// Normalisation.
+// Normalization.
 
 /// Adds cases in which the mean of the values to be normalized is near `center`.
 void add_batch_normalization(Cases& cases, const Shape& shape, DType dtype, DType parameters,

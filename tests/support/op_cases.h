@@ -14,8 +14,8 @@ namespace tutti::testing {
 struct OpCase {
   OpCall call;
   /// Largest allowed difference from the reference kernels' result, in units of the type's
-  /// resolution times max(1, |value|); 0: equal bits. A 16-bit result may differ by this many units
-  /// of float32 plus one of its own type. Integers must always be equal.
+  /// resolution times max(1, |value|); 0: equal bits or two NaNs. A 16-bit result may differ by
+  /// this many units of float32 plus one of its own type. Integers must always be equal.
   double ulps = 0.0;
   /// True if some elements are NaN, infinite, or so small or large that backends may give different
   /// results.

@@ -63,7 +63,7 @@ std::vector<OpCase> cases_for(const OpBackend& backend, const OpFamily& family) 
   for (auto& [type, cases] : by_type) {
     std::size_t count = cases.size();
     if (backend.cases_of_float32 != 0) {
-      // A small selection has no cases with empty tensors, except for one in float32.
+      // A limited selection has at most one case with an empty tensor, in float32.
       const auto end = std::stable_partition(cases.begin(), cases.end(), has_elements);
       const bool is_float32 = type.second == DType::kFloat32;
       if (is_float32 && end != cases.end() && end != cases.begin()) chosen.push_back(cases.back());
@@ -82,7 +82,7 @@ std::vector<OpCase> cases_for(const OpBackend& backend, const OpFamily& family) 
 const OpFamily& op_family(std::string_view name) {
   const auto found = std::ranges::find_if(
       op_families(), [&](const OpFamily& family) { return family.name == name; });
-  TUTTI_CHECK(found != op_families().end(), "op_family: no family ", name);
+  TUTTI_CHECK(found != op_families().end(), "op_family: expected the name of a family, got ", name);
   return *found;
 }
 
@@ -125,8 +125,8 @@ void expect_cases_of_all_kernels(const OpBackend& backend) {
     for (const DType dtype : kAllDTypes) {
       if (!backend.has(op, dtype)) continue;
       EXPECT_TRUE(in_table.contains({op, dtype}))
-          << "expected a case of " << to_string(op) << " " << dtype << ", which " << backend.name
-          << " computes; add one to tests/support/op_cases.cc";
+          << "op table: expected a case of " << to_string(op) << " " << dtype << ", which "
+          << backend.name << " computes; add one to tests/support/op_cases.cc";
     }
   }
 }

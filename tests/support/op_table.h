@@ -29,12 +29,13 @@ struct OpBackend {
   double (*ulps)(const OpCase& c) = nullptr;
   /// Returns true for cases that the backend does not compute; nullptr if it computes all cases.
   bool (*leaves_out)(const OpCase& c) = nullptr;
-  /// Number of float32 cases per operation, evenly spaced among the cases without empty tensors;
-  /// each other type then has one case per operation. 0: all cases of all types.
+  /// Number of float32 cases per operation, evenly spaced among the cases without empty tensors.
+  /// One float32 case with an empty tensor, if any, is added; other types have one case per
+  /// operation. 0: all cases of all types.
   std::size_t cases_of_float32 = 0;
 };
 
-/// Compares an output with the reference kernels' output.
+/// Compares an output with that of the reference kernels; `ulps` as in OpCase.
 void expect_close(const Tensor& actual, const Tensor& expected, double ulps);
 
 /// Runs each case of `family` that `backend` can compute, and compares the result with that of the

@@ -10,7 +10,7 @@ ENVIRONMENTS = pathlib.Path(__file__).resolve().parent.parent.parent / ".venv"
 
 
 class PackageEnvironment:
-    """Virtual environment `.venv/NAME` with the given packages from pip. It exists only if it is complete."""
+    """Virtual environment `.venv/NAME` with the given packages from pip; removed if the installation fails."""
 
     def __init__(self, name, requirements):
         self.folder = ENVIRONMENTS / name
@@ -29,15 +29,15 @@ class PackageEnvironment:
             raise
 
     def main(self, usage):
-        """Executes --install and --install-if-possible, or ensures that the script runs in the
-        environment; returns if it does."""
+        """Executes --install or --install-if-possible, or runs the script in the environment. Returns
+        only if this process already runs in the environment."""
         if sys.argv[1:] == ["--install"]:
             self.install()
         elif sys.argv[1:] == ["--install-if-possible"]:
             try:
                 self.install()
             except subprocess.CalledProcessError as error:
-                print(f"not installed: {error}")
+                print(f"{self.folder.name}: the packages were not installed: {error}")
         elif len(sys.argv) < 2:
             sys.exit(usage)
         elif pathlib.Path(sys.prefix).resolve() != self.folder.resolve():

@@ -7,13 +7,13 @@ _reserved = []
 
 
 def free_ports(count):
-    """Returns ports below the kernel's ephemeral range, reserved among jobs like those of tutti
-    run (tools/launch/job_plan.cc)."""
+    """Returns free ports below the kernel's ephemeral range, and reserves them as `tutti run` does
+    (tools/launch/job_plan.cc)."""
     ports, tried = [], []
     while len(ports) < count:
         port = random.SystemRandom().randrange(10000, 32768)
         reserved, bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM), socket.socket()
-        tried.append(bound)  # held until all are found
+        tried.append(bound)  # stays bound until all ports are found
         try:
             bound.bind(("127.0.0.1", port))
             reserved.bind(f"\0tutti-port-{port}")

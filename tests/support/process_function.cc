@@ -55,8 +55,8 @@ SharedBarrier& shared_barrier() {
   return *std::launder(reinterpret_cast<SharedBarrier*>(memory));
 }
 
-/// Listener that writes each failure to a file immediately, because the process may be killed right
-/// afterwards.
+/// Listener that writes each failure to a file immediately, because the process may be killed
+/// immediately afterwards.
 class FailureFile : public ::testing::EmptyTestEventListener {
  public:
   void OnTestPartResult(const ::testing::TestPartResult& result) override {
@@ -70,7 +70,8 @@ class FailureFile : public ::testing::EmptyTestEventListener {
 Json call(const std::string& name) {
   const auto found = process_functions().find(name);
   if (found == process_functions().end()) {
-    fail(ErrorCode::kNotFound, "expected a TUTTI_PROCESS_FUNCTION of this program, got '", name,
+    fail(ErrorCode::kNotFound,
+         "TUTTI_TEST_FUNCTION: expected a TUTTI_PROCESS_FUNCTION of this program, got '", name,
          "'");
   }
   const Json arguments = Json::parse(read_file(variable(kArgumentsVariable)), "arguments");
@@ -116,8 +117,8 @@ void process_barrier(Duration timeout) {
   }
   while (barrier.round.load() == round) {
     if (Clock::system().now() > deadline) {
-      fail(ErrorCode::kDeadlineExceeded, "process_barrier: ", barrier.num_arrived.load(), " of ",
-           num_processes, " processes came");
+      fail(ErrorCode::kDeadlineExceeded, "process_barrier: timed out after ",
+           barrier.num_arrived.load(), " of ", num_processes, " processes arrived");
     }
     Clock::system().sleep_for(std::chrono::microseconds(200));
   }
@@ -126,7 +127,8 @@ void process_barrier(Duration timeout) {
 std::optional<int> run_process_function() {
   const std::string name = variable(kFunctionVariable);
   if (name.empty()) return std::nullopt;
-  // Flushes each line, so that it is visible even if the process is killed right after.
+  // Flushes each line, so that it is visible even if the process is killed immediately
+  // afterwards.
   std::setvbuf(stdout, nullptr, _IOLBF, 1 << 16);
   ::testing::UnitTest::GetInstance()->listeners().Append(new FailureFile);  // takes ownership
   const Json outcome = call(name);
@@ -142,7 +144,7 @@ namespace functions {
 
 bool add_process_function(const char* name, ProcessFunction function) {
   const bool added = process_functions().emplace(name, function).second;
-  TUTTI_CHECK(added, "two process functions are called ", name);
+  TUTTI_CHECK(added, "TUTTI_PROCESS_FUNCTION: expected unique names, got two of ", name);
   return added;
 }
 

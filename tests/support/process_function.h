@@ -8,7 +8,7 @@
 //     }
 //
 // Define the function at namespace scope, under a name that is unique in the test program, and
-// start it with multi_process_runner.h. Json() means "no result"; the runner reports exceptions.
+// start it with multi_process_runner.h. Json() means "no result"; the runner rethrows exceptions.
 #pragma once
 
 #include <optional>
@@ -25,7 +25,8 @@ using ProcessFunction = Json (*)(const Json& arguments);
 /// Returns the task of this process. Throws kFailedPrecondition in the test's own process.
 launch::Task this_process();
 
-/// Returns the number of earlier starts of this task.
+/// Returns the number of earlier starts of this task. Throws kFailedPrecondition in the test's own
+/// process.
 int num_restarts();
 
 /// Waits until every process of the cluster has arrived. Throws kDeadlineExceeded, with the number

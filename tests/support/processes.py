@@ -17,7 +17,7 @@ from ports import free_ports
 
 os.environ.setdefault("TUTTI_LOG_LEVEL", "info")  # many tests read lines of this level
 
-LONGEST = 600.0  # seconds; times are not judged, but a hang must end
+LONGEST = 600.0  # limit in seconds that only a hang exceeds; tests do not judge times
 STOPPED_ON_REQUEST = 75
 MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_mpi_yield_when_idle": "0",
        "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_btl_base_warn_component_unused": "0",
@@ -50,7 +50,7 @@ def end_with(main):
 def run_checks(checks, only=""):
     """Runs the functions that `only` names, separated by commas, or all of them."""
     names = only.split(",") if only else list(checks)
-    require(set(names) <= set(checks), f"expected checks of {', '.join(checks)}; got {only}")
+    require(set(names) <= set(checks), f"run_checks: expected names among {', '.join(checks)}; got {only}")
     for name, check in checks.items():
         if name not in names:
             continue
@@ -82,7 +82,7 @@ def later_than(entries, since):
 
 
 def children(parent, program=None):
-    """Returns the children of a process that have a task, as {(job, index): pid}; with `program`, only those that run it."""
+    """Returns the children of a process that have a task, as {(job, index): pid}; with `program`, only the children that run that program."""
     found = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -136,7 +136,7 @@ class Job:
         raise Failure(f"{what}\n" + "\n".join(f"{line.time:.3f} {line.text}" for line in self.lines[-80:]))
 
     def wait_for(self, find, what, seconds=LONGEST):
-        """Calls `find` whenever there are new lines, and returns its result as soon as that is true."""
+        """Calls `find` whenever there are new lines, and returns its first true result."""
         deadline = time.monotonic() + seconds
         while True:
             has_ended = not self.reader.is_alive()
@@ -144,9 +144,9 @@ class Job:
             if found:
                 return found
             if has_ended:
-                self.fail(f"{what}: the process ended with {self.process.wait()} before")
+                self.fail(f"waiting for {what}: the process exited first, with code {self.process.wait()}")
             if time.monotonic() > deadline:
-                self.fail(f"{what}: not within {seconds:.0f} s")
+                self.fail(f"waiting for {what}: timed out after {seconds:.0f} s")
             with self.changed:
                 self.changed.wait(0.02)
 
@@ -168,7 +168,7 @@ class Job:
         return self.wait_for(lambda: self.pids(program).get((job, index)), f"a process of {job} {index}")
 
     def send(self, number, task=None):
-        """Sends a signal to the process, or to a task of a launcher if given. Returns the time just before."""
+        """Sends a signal to the process, or to the given task of a launcher. Returns the time just before the signal."""
         pid = self.pid_of(*task) if task else self.process.pid
         moment = time.monotonic()
         try:
@@ -184,7 +184,7 @@ class Job:
         self.reader.join(10)
 
     def finish(self, seconds=LONGEST):
-        """Waits for the end and returns the exit code. All lines have been read by then."""
+        """Waits for the process to exit and for all its lines. Returns the exit code."""
         try:
             code = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -194,11 +194,11 @@ class Job:
         return code
 
     def succeed(self, *expected):
-        """Waits for the end, requires exit code 0 and these texts in the output, and returns the output."""
+        """Waits for the process to exit, requires exit code 0 and the `expected` texts in the output, and returns the output."""
         code = self.finish()
         for what in expected:
             require(what in self.text(), f"expected '{what}'", self.text())
-        require(code == 0, f"{' '.join(self.command)} ended with {code}", self.text())
+        require(code == 0, f"{' '.join(self.command)}: expected exit code 0, got {code}", self.text())
         return self.text()
 
 
@@ -206,8 +206,8 @@ class Tasks:
     """One process for each task of a cluster, started with TF_CONFIG."""
 
     def __init__(self, command, counts, environment=None, more_flags=None, more_environment=None, is_restarted=False):
-        """`counts`: {"worker": 2, "ps": 1}; `more_...`: by task; `is_restarted`: processes are
-        given the number of their restarts."""
+        """`counts`: {"worker": 2, "ps": 1}; `more_...`: dictionaries by task; `is_restarted`: sets
+        TUTTI_RESTART to the number of the task's restarts."""
         ports = [f"127.0.0.1:{port}" for port in free_ports(sum(counts.values()))]
         self.cluster = {job: [ports.pop(0) for _ in range(count)] for job, count in counts.items()}
         self.command, self.environment, self.is_restarted = command, environment or {}, is_restarted
@@ -239,17 +239,17 @@ class Tasks:
         deadline = time.monotonic() + seconds
         while not find():
             failed = {task: job.process.poll() for task, job in self.jobs.items() if job.process.poll() not in (None, 0)}
-            require(not failed and time.monotonic() < deadline, f"{what}: not within {seconds:.0f} s, or {failed} ended", self.text())
+            require(not failed and time.monotonic() < deadline, f"waiting for {what}: timed out after {seconds:.0f} s, or tasks failed: {failed}", self.text())
             time.sleep(0.01)
 
     def finish(self, expected=0):
-        """Waits for all processes and requires this exit code (one number, or one per job)."""
+        """Waits for all processes and requires the exit code `expected` (one number, or one per job)."""
         for job in self.jobs.values():
             job.finish()
         codes = {task: job.process.returncode for task, job in self.jobs.items()}
         wrong = {task: code for task, code in codes.items()
                  if code != (expected[task[0]] if isinstance(expected, dict) else expected)}
-        require(not wrong, f"exit codes {wrong}; expected {expected}", self.text())
+        require(not wrong, f"expected exit codes {expected}, got {wrong}", self.text())
         return self
 
     def kill(self):
@@ -257,8 +257,8 @@ class Tasks:
             job.kill()
 
 
-# Longest run, in seconds, of a program that ends by itself; sufficient even if twenty others run
-# concurrently.
+# Time limit, in seconds, for a program that exits on its own; sufficient even if twenty other
+# programs run concurrently.
 PATIENCE = 1200
 
 
@@ -266,15 +266,15 @@ def output_of(*command, timeout=PATIENCE, environment=None):
     """Returns the output of a program, which must exit with code 0."""
     result = subprocess.run(command, text=True, errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                             timeout=timeout, env={**os.environ, **(environment or {})})
-    require(result.returncode == 0, f"({result.returncode}) {' '.join(command)}", result.stdout)
+    require(result.returncode == 0, f"{' '.join(command)}: expected exit code 0, got {result.returncode}", result.stdout)
     return result.stdout
 
 
 # --- Runs of a program with the flags of examples/common, compared bit by bit (docs/determinism.md).
 
 COMPARED = ("losses_hex", "weights_hash", "slots_hash")
-# Epochs have 4 steps, the last of which is ragged. A short evaluation does not affect the compared
-# values.
+# Each epoch has 4 steps; the last one has a partial batch. A short evaluation does not affect the
+# compared values.
 FLAGS = ["--batch-size", "130", "--train-examples", "400", "--test-examples", "1000", "--regularized", "--seed", "1",
          "--epochs", "1000"]
 ALL_CUT = ["--min-shard-bytes", "0"]
@@ -314,13 +314,13 @@ def run_workers(program, devices, flags, folder, strategy="multi_worker_mirrored
     path = new_metrics_file(folder)
     own = {("worker", index): ["--devices", device] for index, device in enumerate(devices)}
     workers = Tasks([program, *flags, "--strategy", strategy, "--metrics-json", path], {"worker": len(devices)}, more_flags=own).finish()
-    require(not any("examples/s" in workers["worker", i].text() for i in range(1, len(devices))), "a worker that is not the chief reported",
+    require(not any("examples/s" in workers["worker", i].text() for i in range(1, len(devices))), "a worker that is not the chief printed a report",
             workers.text())
     return load(path)
 
 
 def differing(reference, got, strategy=None, replicas=None):
-    """Returns the differences between two runs; `got` must have `replicas` replicas and `strategy`, if given."""
+    """Returns the differences between two runs. If `strategy` is given, `got` must have it, and `replicas` replicas."""
     found = [key for key in COMPARED if reference[key] != got.get(key)]
     if strategy and (got["num_replicas"], got["strategy"]) != (replicas, strategy):
         found.append(f"{got['num_replicas']} replicas of {got['strategy']}")
@@ -328,10 +328,10 @@ def differing(reference, got, strategy=None, replicas=None):
 
 
 def require_same(name, reference, got, strategy=None, replicas=None, text=""):
-    """Requires equal runs, and prints a line with the hash."""
+    """Requires equal runs, and prints a line with the hash of the weights."""
     found = differing(reference, got, strategy, replicas)
     print(f"  {'DIFFERENT' if found else 'same':9} {got.get('weights_hash')}  {name}", flush=True)
-    require(not found, f"{name}: different: {', '.join(found)}", text)
+    require(not found, f"{name}: expected equal runs, got differences in {', '.join(found)}", text)
 
 
 def saved_step(folder):

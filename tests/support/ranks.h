@@ -13,7 +13,7 @@
 
 namespace tutti {
 
-/// Returns each rank's error, or "".
+/// Runs fn(rank) on one thread per rank. Returns each rank's error, or "" for a rank without one.
 template <class Fn>
 std::vector<std::string> errors_of_ranks(int size, const Fn& fn) {
   std::vector<std::string> errors(static_cast<std::size_t>(size));
@@ -31,7 +31,8 @@ std::vector<std::string> errors_of_ranks(int size, const Fn& fn) {
   return errors;
 }
 
-/// Same as errors_of_ranks(), but returns only the first error, prefixed with its rank, or "".
+/// Same as errors_of_ranks(), but returns only the error of the lowest failed rank, prefixed with
+/// that rank; "" if no rank failed.
 template <class Fn>
 std::string error_of_ranks(int size, const Fn& fn) {
   const std::vector<std::string> errors = errors_of_ranks(size, fn);

@@ -9,7 +9,7 @@
 
 namespace tutti::thrown {
 
-/// Collects the operations that this thread dispatches during its lifetime.
+/// Collects the operations that this thread dispatches during this object's lifetime.
 class SeenOps final : public OpObserver {
  public:
   void on_op(const OpCall& call, std::span<const Tensor>) override { ops.insert(call.op); }

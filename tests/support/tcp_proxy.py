@@ -14,14 +14,14 @@ import time
 PIECE = 65536
 MOST_WAITING = 4 * PIECE
 MOST_HELD = 128 * PIECE  # in flight on a slow wire, in one direction
-END = None               # end of a connection, as an item in flight
+END = None               # marks the end of a connection among the pieces in flight
 SO_ATTACH_FILTER = 26
 
 
 class Wire:
-    """Effect of a bad network on TCP. A piece arrives `delay` +- `jitter` seconds after it was
-    sent, in order within a connection. With probability `loss` it is lost and sent again after
-    0.2 s; if it is lost again, after another 0.4 s, and so on."""
+    """Effect of a bad network on TCP. A piece of data arrives `delay` +- `jitter` seconds after it
+    was sent, in order within a connection. With probability `loss`, a piece is lost and sent again
+    after 0.2 s; if it is lost again, after another 0.4 s, and so on."""
 
     def __init__(self, delay, jitter, loss=0.0, seed=1):
         self.delay, self.jitter, self.loss, self.chance = delay, jitter, loss, random.Random(seed)
@@ -35,9 +35,9 @@ class Wire:
 
 
 class Damage:
-    """Reset or flipped bit after `after_bytes` more bytes of one connection, counted over both
-    directions. Or "orphan": the sender sees a reset; the other end gets the data in flight late,
-    and then the end of the stream."""
+    """Damage to one connection after `after_bytes` more bytes, counted over both directions: a reset
+    or a flipped bit. Or "orphan": the sender sees a reset; the other end gets the data in flight
+    late, and then the end of the stream."""
 
     def __init__(self, kind, after_bytes, bit=0):
         assert kind in ("reset", "flip", "orphan")
@@ -64,15 +64,15 @@ class Connection:
 
 
 def local_socket_path(host, port):
-    """Path at which gRPC listens for a loopback address, as in cluster/grpc/grpc_server.h."""
+    """Returns the path at which gRPC listens for a loopback address (cluster/grpc/grpc_server.h)."""
     network = os.readlink("/proc/self/ns/net")[len("net:["):-1]
     return f"/tmp/tutti-{os.geteuid()}/{network}/{host}_{port}"
 
 
 class Route:
     """Route to `target()`, a (host, port) that is evaluated for each connection. A local route
-    uses UNIX-domain sockets: it listens at the socket of its own loopback address, and connects to
-    the socket of the target's address."""
+    uses UNIX-domain sockets: it listens at the socket for its own loopback address, and connects to
+    the socket for the target's address."""
 
     def __init__(self, name, target, is_local=False):
         self.name, self.target, self.is_local = name, target, is_local
@@ -196,7 +196,7 @@ class Proxy:
         with self.lock:
             route.next_damage = damage
 
-    # --- The thread.
+    # --- Methods that the proxy's thread calls.
 
     def run(self):
         while not self.stops:
@@ -266,7 +266,7 @@ class Proxy:
                     self.write(key.data, key.fileobj)
                 if events & selectors.EVENT_READ:
                     self.read(key.data, key.fileobj)
-            except OSError:  # passed on
+            except OSError:  # the other end sees a reset, too
                 self.close(key.data, with_reset=True)
 
     def accept(self, route):
@@ -313,7 +313,7 @@ class Proxy:
             if not is_slow:
                 raise
             data = b""
-        if not data and is_slow:  # the end is in flight as well
+        if not data and is_slow:  # the end of the stream is delayed like data
             self.orphan(connection, end)
             self.hold(connection, other, END)
             return
@@ -348,7 +348,7 @@ class Proxy:
         self.write(connection, other)
 
     def orphan(self, connection, end):
-        """Handles the loss of this end; the other end still receives the data in flight."""
+        """Stops using a lost end; the other end still receives the data in flight."""
         connection.orphan = connection.other(end)
         connection.held[end].clear()
         connection.waiting[end] = b""
@@ -381,7 +381,7 @@ class Proxy:
         if len(connection.waiting[other]) < MOST_WAITING and connection.num_held[other] < MOST_HELD:
             events |= selectors.EVENT_READ
         if end.fileno() < 0 or connection.orphan and end is not connection.orphan:
-            return  # nothing is expected of a lost end
+            return  # a lost end is not watched
         try:
             now = self.selector.get_key(end).events
         except KeyError:
@@ -395,7 +395,7 @@ class Proxy:
 
     @staticmethod
     def drain(connection, end):
-        """Forwards the last bytes, if the other end accepts them immediately."""
+        """Sends the remaining bytes to `end`, as far as it accepts them immediately."""
         try:
             end.send(connection.waiting[end])
         except OSError:
@@ -404,7 +404,7 @@ class Proxy:
     def close(self, connection, with_reset=False):
         route, damage = connection.route, connection.damage
         route.connections.remove(connection)
-        if damage and damage.at is None:  # it ended too early: a later one is damaged
+        if damage and damage.at is None:  # the connection ended first: damage another one
             if route.connections:
                 damage.after_bytes += route.connections[0].passed
                 route.connections[0].damage = damage

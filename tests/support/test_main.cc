@@ -48,7 +48,7 @@ class TestLimit : public testing::EmptyTestEventListener {
 class TestFolder {
  public:
   TestFolder() {
-    if (std::getenv(kOwner)) return;  // a test started this program
+    if (std::getenv(kOwner)) return;  // a test, which has a folder, started this program
     const char* const parent = std::getenv("TEST_TMPDIR");
     path_ = parent ? std::string(parent) : std::filesystem::temp_directory_path().string();
     path_ += "/tutti_test_XXXXXX";
@@ -70,7 +70,7 @@ class TestFolder {
  private:
   static constexpr const char* kOwner = "TUTTI_TEST_FOLDER";
   std::string path_;
-  const pid_t owner_ = ::getpid();  // a forked child must not remove the folder
+  const pid_t owner_ = ::getpid();  // only this process removes the folder, not a forked child
 };
 
 }  // namespace

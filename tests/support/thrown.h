@@ -22,7 +22,7 @@ void expect_error(ErrorCode code, const std::vector<std::string>& parts, const B
     EXPECT_EQ(to_string(error.code()), to_string(code)) << error.what();
     for (const std::string& part : parts) {
       EXPECT_NE(error.message().find(part), std::string::npos)
-          << "no '" << part << "' in: " << error.what();
+          << "expected '" << part << "' in: " << error.what();
     }
     return;
   }
@@ -40,15 +40,15 @@ void expect_error(ErrorCode code, const std::vector<std::string>& parts, const B
 /// Same as EXPECT_ERROR(statement, kInvalidArgument, ...).
 #define EXPECT_INVALID(statement, ...) EXPECT_ERROR(statement, kInvalidArgument, __VA_ARGS__)
 
-/// Returns the message of the Error that `action` throws, and fails the test if there is none. With
-/// `with_code`, the code precedes the message: "NOT_FOUND: the message".
+/// Returns the message of the Error that `action` throws, and fails the test if none is thrown.
+/// With `with_code`, the code precedes the message: "NOT_FOUND: the message".
 inline std::string error_of(const std::function<void()>& action, bool with_code = false) {
   try {
     action();
   } catch (const Error& error) {
     return with_code ? concat(to_string(error.code()), ": ", error.message()) : error.message();
   }
-  ADD_FAILURE() << "no Error was thrown";
+  ADD_FAILURE() << "error_of: expected an Error, but none was thrown";
   return "";
 }
 /// Same as error_of(), but the code precedes the message.

@@ -1,5 +1,5 @@
-// Connects one rank or all ranks, over TCP only or through shared memory only, and creates the
-// bytes of test messages.
+// Helpers for tests of transports: connect one rank or all ranks, over TCP only or through shared
+// memory only, and create the bytes of test messages.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

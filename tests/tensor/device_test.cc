@@ -103,7 +103,7 @@ TEST(Device, ParsesRangesAndRejectsGapsAndDuplicates) {
   const auto cpu = [](int index) { return Device{DeviceType::kCpu, index}; };
   EXPECT_EQ(parse_devices("cpu:0-3"), (std::vector{cpu(0), cpu(1), cpu(2), cpu(3)}));
   EXPECT_EQ(parse_devices("cpu:4"), (std::vector{cpu(4)}));
-  // keeps the order as written
+  // The result has the order of the text.
   EXPECT_EQ(parse_devices("cpu:2, cpu:0"), (std::vector{cpu(2), cpu(0)}));
   EXPECT_EQ(parse_devices("cpu:0-1,cpu:5-5"), (std::vector{cpu(0), cpu(1), cpu(5)}));
   EXPECT_FALSE(default_devices().empty());
@@ -115,7 +115,7 @@ TEST(Device, ParsesRangesAndRejectsGapsAndDuplicates) {
   EXPECT_ERROR(parse_devices("gpu:77,gpu:78"), kUnavailable, "gpu:77");
 }
 
-TEST(DeviceSpec, RoundTrips) {
+TEST(DeviceSpec, RoundTripsThroughText) {
   for (const char* text : {"", "/job:worker", "/job:worker/replica:0/task:1/device:GPU:0",
                            "/task:3", "/job:ps/device:CPU:1", "/device:GPU:*"}) {
     EXPECT_EQ(DeviceSpec::parse(text).to_string(), text);
@@ -180,7 +180,7 @@ struct AsTask {
   ~AsTask() { set_process_spec({}); }
 };
 
-/// Collects the lines of the placement log during its lifetime.
+/// Collects the lines of the device placement log during this object's lifetime.
 struct LoggedLines {
   LoggedLines() {
     set_log_device_placement(true, [this](const std::string& line) { lines.push_back(line); });
@@ -189,7 +189,7 @@ struct LoggedLines {
   std::vector<std::string> lines;
 };
 
-TEST(DeviceScope, InnerFieldsOverrideOuterOnes) {
+TEST(DeviceScope, InnerFieldsOverrideOuterFields) {
   EXPECT_EQ(current_device_scope(), DeviceSpec());
   EXPECT_EQ(current_device(), on_cpu(0));
   const DeviceScope outer("/cpu:0");
@@ -212,7 +212,7 @@ TEST(DeviceScope, InnerFieldsOverrideOuterOnes) {
 TEST(DeviceScope, AcceptsEverySpellingOfDevice) {
   EXPECT_INVALID(DeviceScope scope("/fpga:0"), "fpga:0");
   EXPECT_ERROR(DeviceScope scope("cpu:64"), kUnavailable, "cpu:64", "devices here: cpu:0");
-  // the failed scope did not change the current one
+  // The failed constructor did not change the current scope.
   EXPECT_EQ(current_device_scope(), DeviceSpec());
   for (const char* text : {"/cpu:3", "cpu:3", "/CPU:3", "/device:CPU:3", "/job:localhost/cpu:3"}) {
     const DeviceScope scope(text);
@@ -255,7 +255,7 @@ TEST(DeviceScope, OperationsRunOnScopeDeviceAndMoveInputs) {
   // a scalar is created on the device of the other operand
   expect_tensor(sum * 2.0f, {2}, {22, 44});
   EXPECT_EQ(log.count(), 0u);
-  // moves even the input of an operation that computes nothing
+  // reshape() computes nothing, but also moves its input.
   EXPECT_EQ(reshape(a, {2, 1}).device(), on_cpu(2));
   EXPECT_EQ(log.count(), 1u);
 }
@@ -345,7 +345,7 @@ TEST(DeviceScope, WorksWithGpus) {
   EXPECT_EQ(device_memory({DeviceType::kGpu, 1}).in_use, 256u * 1);
 }
 
-// Lines in the format of TensorFlow's log_device_placement.
+// The format is that of TensorFlow's tf.debugging.set_log_device_placement().
 TEST(PlacementLog, LinesMatchTensorFlowFormat) {
   const Tensor x = Tensor::ones({2, 2});
   LoggedLines log;
@@ -492,7 +492,8 @@ TEST(Buffer, IsReusedAfterLastReferenceIsDropped) {
   const std::byte* first = BufferRef::allocate(1000)->data();
   EXPECT_EQ(allocator_statistics().in_use, before.in_use);
   EXPECT_GE(allocator_statistics().cached, 1000u);
-  const BufferRef again = BufferRef::allocate(1010);  // belongs to the same size class
+  const BufferRef again =
+      BufferRef::allocate(1010);  // 1000 and 1010 bytes have the same size class
   EXPECT_EQ(again->data(), first);
   const BufferRef other = BufferRef::allocate(1000);
   EXPECT_NE(other->data(), first);
@@ -546,7 +547,7 @@ TEST(Buffer, TracksPeakUseAndRejectsImpossibleSizes) {
 }
 
 TEST(Buffer, ThreadsShareTheCache) {
-  // Each thread creates tensors of many sizes, keeps some of them, and passes some to another
+  // Each thread creates tensors of many sizes, keeps some of them, and passes some to the main
   // thread, which releases them.
   constexpr int kThreads = 4;
   std::vector<std::vector<Tensor>> handed(kThreads);
@@ -633,7 +634,7 @@ TEST(TensorInBuffer, SharesBufferMemoryAndKeepsItAlive) {
   EXPECT_EQ(tensor_in_buffer(numbered_buffer(), 256, {0}, DType::kFloat64).num_elements(), 0);
 }
 
-TEST(TensorInBuffer, AssignedVariableCopiesSharedMemory) {
+TEST(TensorInBuffer, WriteToAssignedVariableCopiesMemory) {
   const BufferRef buffer = numbered_buffer();
   MutableTensor variable({64}, DType::kFloat32, Device{});
   variable.assign(tensor_in_buffer(buffer, 0, {64}, DType::kFloat32));
@@ -676,7 +677,7 @@ constexpr Device kOwn{DeviceType::kCpu, 61};
 constexpr Device kOther{DeviceType::kCpu, 62};
 constexpr std::int64_t kKibi = 256;  // number of float32 elements in 1 KiB
 
-/// Gives device kOwn separate memory during the lifetime of this object.
+/// Gives device kOwn separate memory, limited to `bytes`, for the lifetime of this object.
 struct OwnMemory {
   explicit OwnMemory(std::size_t bytes = kUnlimitedMemory) {
     set_memory_limit(kOwn, bytes);
@@ -719,7 +720,7 @@ TEST(DeviceMemory, ErrorForRequestBeyondLimitStatesSizes) {
   std::optional<Tensor> first = zeros_there(12);
   EXPECT_ERROR(zeros_there(8), kResourceExhausted, "cpu:61: no memory for 8192 bytes",
                "12288 in use", "limit 16384",
-               "try a smaller batch, or parts of the model on several devices");
+               "try a smaller batch, or place parts of the model on several devices");
   EXPECT_EQ(device_memory(kOwn).in_use, 12u << 10);  // the failed call did not allocate
   EXPECT_EQ(device_memory(kOwn).peak, 12u << 10);
   first.reset();
@@ -750,7 +751,7 @@ TEST(DeviceMemory, VariableMemoryIsCountedOnce) {
   EXPECT_EQ(device_memory(kOwn).in_use, 1u << 10);
 }
 
-TEST(DeviceMemory, GpusHaveSeparateLimits) {
+TEST(DeviceMemory, LimitForUnavailableGpuFails) {
   EXPECT_ERROR(set_memory_limit({DeviceType::kGpu, 63}, 1), kUnavailable, "gpu:63");
 }
 

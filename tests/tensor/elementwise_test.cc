@@ -23,7 +23,7 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 const double kNan = std::nan("");
 
 double tolerance(DType dtype) {
-  // relative tolerance of half a unit in the last place
+  // For 16-bit types, the relative tolerance is half a unit in the last place.
   if (dtype == DType::kBFloat16) return 0x1p-8;
   if (dtype == DType::kFloat16) return 0x1p-11;
   return dtype == DType::kFloat64 ? 1e-13 : 2e-6;
@@ -50,7 +50,7 @@ struct UnaryCase {
   Tensor (*op)(const Operand&);
   double (*expected)(double);
   double low, high;
-  int roundings = 1;  // number of roundings: more than one for a composition of operations
+  int roundings = 1;  // number of roundings; greater than 1 for a composition of operations
 };
 
 const UnaryCase kUnaryCases[] = {
@@ -406,7 +406,7 @@ std::vector<double> reduce_plainly(const Tensor& x, std::uint32_t bits, const Re
 std::vector<int> axes_of(std::uint32_t bits, int rank) {
   std::vector<int> axes;
   for (int axis = 0; axis < rank; ++axis) {
-    // uses negative and non-negative axes
+    // Odd axes are counted from the end, to test negative axes.
     if (bits >> axis & 1u) axes.push_back(axis % 2 ? axis - rank : axis);
   }
   return axes;
@@ -574,7 +574,7 @@ void check_every_border(int exponent_bits, int fraction_bits) {
   for (std::uint32_t bits = 0; bits < infinity; ++bits) {
     const double low = defined_value(bits, exponent_bits, fraction_bits);
     const double before = bits > 0 ? defined_value(bits - 1, exponent_bits, fraction_bits) : 0.0;
-    // The number after the largest finite one would have the same spacing.
+    // Above the largest finite number, the spacing is assumed to be the same as below it.
     const double high = bits + 1 < infinity ? defined_value(bits + 1, exponent_bits, fraction_bits)
                                             : low + (low - before);
     const double middle = (low + high) / 2;
@@ -625,10 +625,10 @@ std::vector<float> interesting_floats() {
                                std::numeric_limits<float>::max(),
                                std::numeric_limits<float>::quiet_NaN()};
   const RandomStream stream(RandomKey{3, kUserPurpose});
-  // random bits cover all exponents, NaNs and denormals
+  // Random bits cover all exponents, NaNs and denormals.
   for (std::uint64_t i = 0; i < 200'000; ++i) {
     values.push_back(std::bit_cast<float>(stream.bits(i)));
-    // Few of the random numbers are in float16's range, so this adds numbers in that range.
+    // Few random bit patterns are in float16's range, so the next line adds numbers in that range.
     values.push_back(
         static_cast<float>(std::ldexp(stream.uniform64(i), -26 + static_cast<int>(i % 44))));
   }

@@ -1,4 +1,4 @@
-// Tests GPU devices: requests to the backend, memory, waiting for peers, the list of GPUs, and log
+// Tests GPU devices: requests to the backend, memory, waits for peers, the list of GPUs, and log
 // lines.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/gpu_device.h"
@@ -20,7 +20,7 @@ namespace tutti::testing::gpu_device_test {
 constexpr Device kFakeGpu{DeviceType::kGpu, 0};
 constexpr Device kOtherFakeGpu{DeviceType::kGpu, 1};
 
-/// Returns `notes` without those about allocations and recorded events.
+/// Returns the notes that are not about allocations or recorded events.
 std::vector<std::string> work_of(std::vector<std::string> notes) {
   std::erase_if(notes, [](const std::string& note) {
     return note.find("allocate") != std::string::npos || note.find("record") != std::string::npos;
@@ -133,7 +133,7 @@ TEST(GpuDevice, BatchCopiesOverlapQueuedWork) {
   FakeGpus gpus;
   const Tensor batch = Tensor::ones({40'000});
   Tensor first = batch.to(kFakeGpu);
-  EXPECT_THAT(gpus.take_notes(),  // the copy waits for earlier work that may use its memory
+  EXPECT_THAT(gpus.take_notes(),  // the copy waits for earlier work that may use the destination
               ElementsAre("gpu0 allocate 163840", "gpu0 record", "gpu0 wait copy stream",
                           "gpu0 copy_to_device 160000 copy stream", "gpu0 record copy stream",
                           "gpu0 wait"));
@@ -156,7 +156,7 @@ TEST(GpuDevice, CopiesWithoutPinnedMemory) {
   FakeGpus gpus;
   gpus.backend.pinned_limit = 0;
   expect_tensor(Tensor::from<float>({2}, {1, 2}, kFakeGpu), {2}, {1, 2});
-  gpus.backend.state.num_pinned = 0;  // no pinned memory was allocated
+  gpus.backend.state.num_pinned = 0;  // the fake backend also counts failed allocations
 }
 
 TEST(GpuDevice, CopiesBetweenGpusAreOrderedByEvents) {
@@ -216,7 +216,7 @@ TEST(GpuDevice, ReleasesCachedMemoryToStayWithinLimit) {
 TEST(GpuDevice, ReclaimsFinishedBatchesWhenMemoryIsShort) {
   FakeGpus gpus(1, 400'000);
   { const Tensor batch = Tensor::ones({40'000}).to(kFakeGpu); }
-  // the memory is kept for the next batch
+  // The memory of the batch is kept for the next batch.
   EXPECT_GT(allocator_statistics(kFakeGpu).in_use, 160'000u);
   const Tensor large = Tensor::zeros({80'000}, DType::kFloat32, kFakeGpu);
   EXPECT_EQ(allocator_statistics(kFakeGpu).in_use, 327'680u);
@@ -276,7 +276,7 @@ TEST(GpuDevice, UpdatesOfOneVariableKeepTheirOrder) {
   GpuDevice::of(kFakeGpu).fill(v, 1.0);
   const Tensor g = Tensor::ones({2}, DType::kFloat32, kFakeGpu);
   gpus.take_notes();
-  for (const MutableTensor* each : {&w, &v}) {  // like an optimizer with moving averages
+  for (const MutableTensor* each : {&w, &v}) {  // the order of an optimizer with moving averages
     update_fake(*each, g, DeviceRuleId::kSgd, 0.25);
     update_fake(*each, g, DeviceRuleId::kMovingAverage, 0.125);
   }
@@ -335,7 +335,7 @@ TEST(GraphMemory, HostValuesRemainInPinnedMemory) {
   EXPECT_EQ(gpus.backend.state.num_pinned, 2);  // reading allocates a second block
 }
 
-/// Event that reports completion from query number `queries` onwards; 0: never.
+/// Event that reports completion from query number `queries` onwards; if `queries` is 0, never.
 class LateEvent final : public DeviceEvent {
  public:
   explicit LateEvent(int queries) : queries_(queries) {}
@@ -348,7 +348,7 @@ class LateEvent final : public DeviceEvent {
   const int queries_;
 };
 
-/// Work whose check() throws from call number `checks` on; 0: it never throws.
+/// Work whose check() throws from call number `checks` onwards; if `checks` is 0, never.
 class FailingWork final : public PeerWork {
  public:
   explicit FailingWork(int checks, bool pending = true) : checks_(checks), pending_(pending) {}
@@ -417,7 +417,7 @@ TEST(PeerWatch, WaitForSpaceInPinnedRingChecksForFailures) {
   EXPECT_ERROR(ring.place(1024), kUnavailable, "the peer has ended");
 }
 
-/// Copy that is done as soon as the test sets `done`, or as soon as a thread waits for the copy.
+/// Event of a copy that completes when the test sets `done` or a thread calls synchronize().
 class SlowCopy final : public DeviceEvent {
  public:
   bool is_done() const override { return done; }
@@ -443,11 +443,11 @@ TEST(PinnedRing, DoesNotReuseMemoryBeingCopied) {
     while (!under_way.empty() && under_way.front().event->done) under_way.pop_front();
     for (const Copy& copy : under_way) {
       if (copy.event->done) continue;
-      ASSERT_TRUE(begin + bytes <= copy.begin || copy.end <= begin) << "piece " << i;
+      ASSERT_TRUE(begin + bytes <= copy.begin || copy.end <= begin) << "copy " << i;
     }
     under_way.push_back({begin, begin + bytes, std::make_shared<SlowCopy>()});
     ring.set_copied(under_way.back().event);
-    if (i % 7 == 0) under_way.front().event->done = true;  // every seventh copy completes early
+    if (i % 7 == 0) under_way.front().event->done = true;  // the oldest copy completes early
   }
 }
 
@@ -461,7 +461,7 @@ TEST(PinnedRing, ReportsMissingPinnedMemory) {
 
 constexpr std::int64_t kInventoryGib = std::int64_t{1} << 30;
 
-/// Machine with two different GPUs, as in TensorFlow's published examples.
+/// Returns the properties of the two GPUs in TensorFlow's published examples.
 std::vector<PhysicalDevice> two_cards() {
   PhysicalDevice titan, gtx;
   titan.name = "GeForce GTX TITAN X";
@@ -479,7 +479,7 @@ std::vector<PhysicalDevice> two_cards() {
   return {titan, gtx};
 }
 
-/// Backend whose GPUs can only be listed. Interprets a mask of visible devices as CUDA does.
+/// Backend whose GPUs can only be listed. `mask` is a value of CUDA_VISIBLE_DEVICES.
 class ListedGpus final : public DeviceBackend {
  public:
   explicit ListedGpus(std::optional<std::string> mask = std::nullopt) : mask_(std::move(mask)) {
@@ -513,7 +513,7 @@ class ListedGpus final : public DeviceBackend {
   std::vector<PhysicalDevice> devices_;
 };
 
-/// Returns, for each logical device, the GPU's bus id and its index in the machine.
+/// Returns, for each logical device, the GPU's name and the GPU's index in the machine.
 std::vector<std::pair<std::string, int>> gpus_behind(const std::optional<std::string>& mask) {
   std::vector<std::pair<std::string, int>> found;
   for (const LogicalGpu& gpu : ListedGpus(mask).split()) {

@@ -1,6 +1,6 @@
 // Compares neural-network operations (products, attention, softmax, cross-entropies,
 // normalizations, convolutions, pooling) with documented values and plain loops. The operation
-// table and the Keras records (tests/parity) cover more shapes and gradients.
+// table and the recorded results of Keras (tests/parity) cover more shapes and gradients.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/matmul.h"
 
@@ -63,7 +63,7 @@ TEST(MatMul, EmptyOperandsGiveZerosOrEmptyResult) {
     expect_tensor(matmul(Tensor::zeros({0, 3}, dtype), b), {0, 2}, {});
     expect_tensor(matmul(Tensor::zeros({2, 0}, dtype), Tensor::zeros({0, 3}, dtype)), {2, 3},
                   {0, 0, 0, 0, 0, 0});
-    // With transpose_a, computes the gradient of a kernel for a batch of 0 rows.
+    // A product with transpose_a computes the gradient of a kernel; here the batch has 0 rows.
     MatMulOptions options;
     options.transpose_a = true;
     expect_tensor(matmul(Tensor::zeros({0, 2}, dtype), Tensor::zeros({0, 2}, dtype), options),
@@ -393,7 +393,7 @@ TEST(GroupNorm, ErrorsNameOperationShapesAndLine) {
   const Tensor x = Tensor::zeros({2, 3, 6}), six = Tensor::ones({6}), five = Tensor::ones({5});
   EXPECT_INVALID(layer_norm(x, six, five), "layer_norm at network_ops_test.cc:", "[6]", "[2, 3, 6]",
                  "[5]");
-  EXPECT_INVALID(layer_norm(x, six, six, {4, 1e-3}), "layer_norm", "num_axes of 1 .. 3", "got 4");
+  EXPECT_INVALID(layer_norm(x, six, six, {4, 1e-3}), "layer_norm", "num_axes in 1 .. 3", "got 4");
   EXPECT_INVALID(group_norm(x, six, six, {4, 1e-3}),
                  "group_norm at network_ops_test.cc:", "6 channels", "got 4");
   EXPECT_INVALID(group_norm(x, five, six, {2, 1e-3}), "group_norm", "[6]", "[2, 3, 6]", "[5]");
@@ -497,7 +497,7 @@ TEST(BiasGrad, SumsOverAllAxesExceptChannels) {
   EXPECT_INVALID(bias_grad(Tensor(1.0f)), "[]");
 }
 
-// Adds 0.1 half a million times; a running float sum would be wrong in the third digit.
+// Adds 0.1 half a million times; a sequential float32 sum would be wrong in the third digit.
 TEST(BiasGrad, LongSumsAreAccurate) {
   const Tensor sum = bias_grad(Tensor::full({500000, 2}, 0.1));
   EXPECT_NEAR(sum.to_doubles()[0], 500000 * static_cast<double>(0.1f), 0.05);
@@ -506,8 +506,8 @@ TEST(BiasGrad, LongSumsAreAccurate) {
 TEST(Conv2dVariants, DepthwiseKeepsChannelsSeparate) {
   for (DType dtype : kTypes) {
     const Tensor x = tensor_of({1, 1, 2, 2}, {1, 10, 2, 20}, dtype);
-    // The filter has two taps: the left pixel and the current one. Channel 0 has filters (1, 2) and
-    // (3, 4), channel 1 has (5, 6) and (7, 8).
+    // The filters are one pixel high and two pixels wide: (1, 2) and (3, 4) for channel 0, (5, 6)
+    // and (7, 8) for channel 1.
     const Tensor filter = tensor_of({1, 2, 2, 2}, {1, 3, 5, 7, 2, 4, 6, 8}, dtype);
     expect_tensor(depthwise_conv2d(x, filter), {1, 1, 1, 4}, {5, 11, 170, 230}, 1e-6);
     const Tensor bias = tensor_of({4}, {1, 2, 3, -1000}, dtype);

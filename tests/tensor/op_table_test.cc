@@ -43,7 +43,8 @@ std::vector<OpCall> long_products() {
   return products;
 }
 
-/// Returns calls of every kind that oneDNN computes: long products, and the table's float32 calls.
+/// Returns calls that oneDNN computes: long products, and the table's float32 products and
+/// convolutions.
 const std::vector<OpCall>& calls() {
   static const std::vector<OpCall> all = [] {
     std::vector<OpCall> list = long_products();
@@ -70,7 +71,7 @@ TEST(OneDnn, LongSumsAgreeWithTheReferenceKernels) {
   }
 }
 
-/// Returns a copy that is aligned to only 4 bytes.
+/// Returns a copy of `x` that is aligned to only 4 bytes.
 Tensor misaligned(const Tensor& x) {
   const std::int64_t size = x.num_elements();
   const Tensor padded = concat({Tensor::zeros({1}), x.detached_reshape({size})}, 0);
@@ -104,8 +105,8 @@ TEST(OneDnn, RepeatedRunsOnAnyThreadAreBitIdentical) {
   second->join();
 }
 
-// If oneDNN used OpenMP threads, the order of additions would change: the bits of a 16 x 20000 x 16
-// product would differ with two threads.
+// If oneDNN used OpenMP threads, the order of additions would depend on their number: a product of
+// 16 x 20000 x 16 would have different bits with two threads.
 TEST(OneDnn, BitsDoNotDependOnCallerOpenMpThreads) {
   const auto set_threads =
       reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
@@ -128,7 +129,7 @@ TEST(OneDnn, BitsDoNotDependOnCallerOpenMpThreads) {
   set_threads(before);
 }
 
-// There are more shapes than a thread can cache primitives for.
+// The test uses 150 shapes, which is more than the number of primitives that a thread caches.
 TEST(OneDnn, EvictedPrimitivesAreRecreated) {
   const Tensor filter = values({3, 3, 2, 4}, 2);
   std::vector<Tensor> first;
@@ -187,8 +188,8 @@ void look_at_stack_pointer(int, siginfo_t*, void* context) {
   }
 }
 
-/// oneDNN's sgemm keeps a heap pointer in the stack pointer register. A signal handler would write
-/// its frame over that memory.
+/// oneDNN's sgemm keeps a heap pointer in the stack pointer register, so the frame of a signal
+/// handler would overwrite heap memory. Therefore signals are blocked during sgemm.
 TEST(OneDnn, SignalHandlersSeeValidStackPointer) {
   pthread_attr_t attributes;
   void* begin = nullptr;
@@ -239,8 +240,8 @@ std::vector<std::vector<Tensor>> run_on_cpu(std::span<const OpCall> calls) {
   return results;
 }
 
-/// Returns the tolerance in units in the last place; 0 for operations that add in the same order as
-/// the reference kernels.
+/// Returns the tolerance in units in the last place. For operations that add in the same order as
+/// the reference kernels, it is 0, or at most 1 for cases with special numbers.
 double cpu_ulps(const OpCase& c) {
   const auto is_between = [&](OpId first, OpId last) {
     return c.call.op >= first && c.call.op <= last;
@@ -313,8 +314,7 @@ TEST_P(OpCallCheck, AcceptsValidCallsAndRejectsWrongOutputs) {
   }
 }
 
-/// Checks that a change in the shape of any input is detected, unless the new shape can be
-/// broadcast.
+/// Replaces each input in turn by one whose shape fits no operation, and then removes all inputs.
 TEST_P(OpCallCheck, RejectsInvalidInputs) {
   for (const OpCase& c : GetParam().cases()) {
     SCOPED_TRACE(c.name());
@@ -336,7 +336,7 @@ OpCall call_of(OpId op, std::vector<Tensor> inputs, std::vector<TensorSpec> outp
   return {op, std::move(inputs), std::move(outputs), std::move(attributes), SourceLocation()};
 }
 
-TEST(OpCallCheck, RejectsAttributesOutsideInputs) {
+TEST(OpCallCheck, RejectsInvalidAttributes) {
   const Tensor x = Tensor::zeros({4, 6}), image = Tensor::zeros({1, 5, 5, 2});
   const auto refused = [](const OpCall& call, const std::string& part) {
     EXPECT_ERROR(internal::check_call(call), kInvalidArgument, part);
@@ -358,16 +358,17 @@ TEST(OpCallCheck, RejectsAttributesOutsideInputs) {
   refused(call_of(OpId::kArgMax, {x}, {{{4}, DType::kInt64}}, AxisAttributes{2}), "an axis");
   refused(call_of(OpId::kConcat, {x}, {{{4, 6}, DType::kFloat32}}, AxisAttributes{-1}), "an axis");
   refused(call_of(OpId::kReduceSum, {x}, {{{4}, DType::kFloat32}}, AxesAttributes{6}), "axes");
-  refused(call_of(OpId::kReduceSum, {x}, {{{4}, DType::kFloat32}}, {}), "other attributes");
+  refused(call_of(OpId::kReduceSum, {x}, {{{4}, DType::kFloat32}}, {}),
+          "attributes of another kind");
   const Tensor filter = Tensor::zeros({3, 3, 2, 4});
   Conv2dAttributes conv;
   conv.stride_h = 0;
   refused(call_of(OpId::kConv2d, {image, filter}, {{{1, 3, 3, 4}, DType::kFloat32}}, conv),
-          "sizes of 1");
+          "sizes from 1");
   conv = {};
   conv.pad_top = std::int64_t{1} << 40;
   refused(call_of(OpId::kConv2d, {image, filter}, {{{1, 3, 3, 4}, DType::kFloat32}}, conv),
-          "sizes of 0");
+          "sizes from 0");
   conv = {};
   conv.dilation_h = 4;
   refused(call_of(OpId::kConv2d, {image, filter}, {{{1, 1, 3, 4}, DType::kFloat32}}, conv),

@@ -1,4 +1,4 @@
-// Inputs for tests of operations: reproducible random values of any type and shape.
+// Inputs for tests of operations: given or reproducible random values of any type and shape.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -23,8 +23,8 @@ inline Tensor tensor_of(const Shape& shape, const std::vector<double>& values, D
   return tensor.freeze();
 }
 
-/// Returns random values in [low, high) that depend on `seed`; they are whole numbers for integer
-/// types.
+/// Returns random values that depend on `seed`: numbers in [low, high), truncated to integers for
+/// integer types, or booleans that are true with a probability of 1/2.
 inline Tensor random_values(const Shape& shape, DType dtype, double low, double high,
                             std::uint64_t seed = 1) {
   const RandomStream stream(RandomKey{seed, kUserPurpose});

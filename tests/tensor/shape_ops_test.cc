@@ -257,8 +257,8 @@ TEST(ScatterRows, AddsInPositionOrder) {
                  "scatter_rows at shape_ops_test.cc", "[1, 3]", "[2, 2]");
 }
 
-// Expected values from Keras 3: UpSampling2D((1, 2), interpolation="bilinear") applied to [0, 4,
-// 8].
+// For [0, 4, 8], the expected values are those of Keras 3's UpSampling2D((1, 2),
+// interpolation="bilinear").
 TEST(Upsample2d, BilinearUsesHalfPixelCenters) {
   for (DType dtype : {DType::kFloat32, DType::kFloat64}) {
     const UpsampleOptions wide{1, 2, Interpolation::kBilinear};

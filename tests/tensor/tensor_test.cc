@@ -1,5 +1,5 @@
-// Tests tensors, types, shapes, operators and indexing, and random tensors: creation, access,
-// views, identity, broadcasting and distributions.
+// Tests tensors (creation, access, views, identity), types, shapes and broadcasting, operators,
+// indexing, and distributions of random tensors.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/tensor.h"
 
@@ -380,7 +380,7 @@ TEST(TensorShorthand, OperatorsCompareAndAssignElementwise) {
   b -= a;
   b /= 2.0;
   expect_tensor(b, {3}, {1.5, 3.5, 6.5});
-  expect_tensor(a, {3}, {1, 2, 3});  // a copy of the tensor keeps its value
+  expect_tensor(a, {3}, {1, 2, 3});  // assignments to the copy do not change the original
 }
 
 TEST(IntegerArithmetic, DivisionFloorsAndRemainderHasDivisorSign) {
@@ -477,7 +477,7 @@ TEST(Scattering, AddsDuplicatesAndReportsOutOfRangeIndices) {
   EXPECT_INVALID(scatter(at, Tensor{1.f, 2.f}, {3}), "values [2]");
 }
 
-TEST(BooleanMask, SelectsNoneOrAll) {
+TEST(BooleanMask, SelectsNoRowsOrAllElements) {
   const Tensor x = random_values({3, 2}, DType::kFloat32, -1, 1);
   EXPECT_EQ(boolean_mask(x, Tensor::zeros({3}, DType::kBool)).shape(), (Shape{0, 2}));
   expect_same_bits(boolean_mask(x, Tensor::ones({3, 2}, DType::kBool)), x.reshape({6}));
@@ -517,8 +517,8 @@ TEST(Einsum, ErrorsQuoteTheEquation) {
   const Tensor a = Tensor::zeros({2, 3});
   EXPECT_INVALID(einsum("ij,jk->ik", {a, a}), "einsum at tensor_test.cc", "\"ij,jk->ik\"", "'j'",
                  "expected 3", "got 2");
-  EXPECT_INVALID(einsum("ij,jk", {a}), "2 operands", "got 1");
-  EXPECT_INVALID(einsum("ijk", {a}), "3 axes", "'ijk'", "[2, 3]");
+  EXPECT_INVALID(einsum("ij,jk", {a}), "one operand per term (2 in total), got 1");
+  EXPECT_INVALID(einsum("ijk", {a}), "rank 3", "'ijk'", "[2, 3]");
   EXPECT_INVALID(einsum("ij->iz", {a}), "'z'", "not an axis");
   EXPECT_INVALID(einsum("ij->ii", {a}), "'i'", "more than once");
   EXPECT_INVALID(einsum("i?", {a}), "letters");
@@ -612,7 +612,8 @@ TEST(RandomUniform, SixteenBitValuesNeverRoundUpToLimit) {
   }
 }
 
-/// If the noise had 16 bits, class 1 (probability practically 0) would be drawn once in 512 draws.
+/// Class 1 has a probability of practically 0. If the noise had only 16 bits, class 1 would be
+/// drawn occasionally.
 TEST(RandomCategorical, SixteenBitLogitsNeverSelectImpossibleClass) {
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     const Tensor logits = cast(Tensor::from<float>({1, 2}, {0.0f, -100.0f}), dtype);
@@ -629,7 +630,7 @@ TEST(RandomNormal, HasSpecifiedMeanAndStandardDeviation) {
   }
 }
 
-TEST(TruncatedNormal, IsWithinTwoDeviations) {
+TEST(TruncatedNormal, IsWithinTwoStandardDeviations) {
   for (DType dtype : kTypes) {
     const Statistics s(truncated_normal({kCount}, kKey, 1, 0.5, dtype));
     EXPECT_GE(s.low, 0.0);
@@ -669,7 +670,7 @@ TEST(RandomTensors, ElementsDependOnlyOnKeyAndIndex) {
   }
 }
 
-// In C++, `{}` is a common way to omit a middle argument, so it must not always denote the same
+// In C++, `{}` is a common way to omit a middle argument, so `{}` must not always denote the same
 // key.
 TEST(RandomTensors, EmptyBracesDrawFreshKey) {
   using Make = std::function<Tensor()>;
@@ -705,7 +706,7 @@ TEST(RandomTensors, RejectInvalidArguments) {
   EXPECT_INVALID(random_normal({3}, kKey, 0, 1, DType::kInt32), "random_normal", "int32");
 }
 
-// The gradient of dropout relies on this: it is dropout of dy with the same key.
+// The gradient of dropout is dropout of dy with the same key, so both must have the same mask.
 TEST(Dropout, MaskDependsOnlyOnKeyAndIndex) {
   for (DType dtype : kTypes) {
     const Tensor a = random_values({2500}, dtype, 1, 2, 1);

@@ -82,7 +82,7 @@ class Checkpoints(ProgramCase):
             subprocess.run(["cp", "-r", self.folder, folder], check=True)
             file = glob.glob(folder + "/step_4/*.safetensors")[0]
             flip_a_bit(file, -100)
-            self.output("list", folder)  # sizes are right
+            self.output("list", folder)  # `list` checks only sizes, which did not change
             text = self.output("verify", folder, expected_code=1)
             self.assertIn("1 whole, 1 damaged", text)
             self.assertIn(file + ": the file is damaged", text)
@@ -126,7 +126,7 @@ class Checkpoints(ProgramCase):
             for part in files:
                 self.assertIn(f"file      {part}, ", ckpt("show", folder)[1])
                 self.output("verify", f"{folder}/step_2/{part}")
-            resumed = train(folder, 4, "--resume")  # in one process, under another strategy
+            resumed = train(folder, 4, "--resume")  # in one process, with the default strategy
             self.assertIn("after step 2", resumed.stdout, resumed.stderr)
             flip_a_bit(f"{folder}/step_2/{parts[1]}", -1)
             text = self.output("verify", folder + "/step_2", expected_code=1)

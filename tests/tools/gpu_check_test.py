@@ -88,7 +88,7 @@ class PlantedFailures(WithPlantedPrograms):
         self.assertEqual((row["verdict"], row["kind"]), ("FAIL", "correctness"))
         self.assertIn("add float32", row["detail"])
 
-    def test_check_without_results_is_a_failure(self):
+    def test_check_that_misses_planted_error_is_a_failure(self):
         report = '{"passed": true, "failures": [], "agree": 1, "compared": 1}'
         self.plant("device_check", f"echo '{report}'")
         self.assertIn("did not find the error planted on purpose", self.row("finds errors")["measured"])
@@ -104,7 +104,7 @@ class PlantedFailures(WithPlantedPrograms):
             self.assertLess(time.monotonic() - begin, 20)
 
     def test_different_loss_curve_is_a_failure(self):
-        # On the GPU (but not on cpu:0), the third loss is wrong.
+        # The first loss on the GPU is wrong; the losses on cpu:0 are right.
         self.plant("train_resnet", f'{BUILD}/bin/train_resnet "$@" | case "$*" in *"--devices cpu:0 "*) cat;; '
                                    "*) sed 's/\"losses\":\\[[0-9]/\"losses\":[7/';; esac")
         row = self.row("losses float32")
@@ -122,7 +122,7 @@ class PlantedFailures(WithPlantedPrograms):
         rows = self.rows(GPU, "--only", "resnet50 mixed_bfloat16")
         self.assertIn("out of luck", rows["resnet8 mixed_bfloat16"]["measured"])
 
-    def test_wrong_sum_fails_and_missed_goal_does_not(self):
+    def test_nonzero_exit_code_of_gpu_bench_is_a_failure(self):
         self.plant("gpu_bench", f'{BUILD}/bin/gpu_bench "$@"; exit 1')
         self.assertEqual(self.row("all_reduce canonical x4")["verdict"], "FAIL")
 
@@ -190,7 +190,7 @@ class Missing(WithPlantedPrograms):
 
 
 FAKE = r'''#!PYTHON
-# Replaces all programs as on a machine with a GPU: prints what the real ones would.
+# Replaces every program: prints what the real program would print on a machine with a GPU.
 import json, os, sys
 name, words = os.path.basename(sys.argv[0]), sys.argv[1:]
 def say(**event):
@@ -210,7 +210,7 @@ if name == "tutti" and words[0] == "devices":
     gpu = {"type": "gpu", "name": "Fake GPU", "total_bytes": 80 * 10**9}
     say(devices=[{"type": "cpu", "model": "x", "cores": 2}, gpu], gpu={"available": True, "simulated": SIMULATED})
 elif name == "tutti" and words[0] == "doctor":
-    print("Verdict: everything is there.")
+    print("Verdict: everything needed is available.")
 elif name == "tutti":
     say(total={"passed": 5, "failed": 0, "skipped": 1}, failures=[])
 elif name == "device_check":
@@ -238,7 +238,7 @@ else:
 
 
 class OnAMachineWithAGpu(unittest.TestCase):
-    """Simulates a machine with a real GPU by programs that print what the real ones would, so that all checks run."""
+    """Simulates a machine with a real GPU by replacing its programs (FAKE), so that all checks run."""
 
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp())
@@ -282,7 +282,7 @@ class OnAMachineWithAGpu(unittest.TestCase):
         self.assertIn("3 errors", found["memcheck"].measured)
         self.assertEqual([row.name for row in table.rows if row.breaks()], ["memcheck", "initcheck"])
 
-    def test_batch_that_does_not_fit_is_halved_for_all(self):
+    def test_batch_that_does_not_fit_is_halved_for_all_programs(self):
         table, found = self.run_all(batch=64, only=["resnet50 mixed"])
         self.assertIn("batch 64", found["resnet50 mixed_bfloat16"].measured)
         self.assertEqual(found["resnet50 mixed_bfloat16 / torch eager"].numbers["ready"]["batch_size"], 64)
@@ -306,7 +306,7 @@ class Refusals(unittest.TestCase):
 
 
 class WholeFlow(Refusals):
-    """Checks that --pack requires a build with CUDA."""
+    """Tests of --pack, which requires a build with CUDA."""
 
     def check_table(self, output, report):
         lines = output.splitlines()
@@ -338,7 +338,7 @@ class WholeFlow(Refusals):
 
     def check_flow(self, rows, report, output):
         self.assertTrue(report["simulated"])
-        self.assertIn("no GPU took part", report["verdict"])
+        self.assertIn("no GPU was used", report["verdict"])
         for name in ("devices", "doctor", "kernels", "gradients", "optimizers", "finds errors", "conform canonical x4",
                      "conform ring x4", "losses float32", "losses mixed_bfloat16", "losses float32 x4"):
             self.assertEqual(rows[name]["verdict"], "pass", rows[name])
@@ -351,10 +351,10 @@ class WholeFlow(Refusals):
         self.check_table("\n".join(line for line in output.splitlines()
                                    if not line.startswith(("pass  ", "shown  ", "skipped  ", "   "))), report)
 
-    def test_pack_keeps_unrelated_folders(self):
+    def test_pack_refuses_folder_with_other_files(self):
         with tempfile.TemporaryDirectory() as folder:
             pathlib.Path(folder, "mine").touch()
-            self.refused(1, "holds other files", "--build", BUILD, "--pack", folder)
+            self.refused(1, "contains other files", "--build", BUILD, "--pack", folder)
 
 
 class WrongUsage(Refusals):
@@ -369,7 +369,7 @@ class WrongUsage(Refusals):
 
     def test_folder_without_pack_is_rejected(self):
         with tempfile.TemporaryDirectory() as folder:
-            self.refused(1, "is no pack", "--prebuilt", folder, GPU)
+            self.refused(1, "is not a pack", "--prebuilt", folder, GPU)
             pathlib.Path(folder, "gpu_check_pack.json").write_text("{}", encoding="utf-8")
             self.refused(1, "no program tutti", "--prebuilt", folder, GPU)
 

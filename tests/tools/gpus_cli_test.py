@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage: gpus_cli_test.py PROGRAM SIMULATED_MODULE FOLDER_OF_STUBS REAL_MODULE HIDING_LIBRARY [TEST...]
 
-Only StubDriver, MissingLibraries and RealGpus need the real module; HIDING_LIBRARY is support/hidden_libraries.cc.
+Only StubDriver, MissingLibraries and RealGpus need the real module; HIDING_LIBRARY is built from
+tests/support/hidden_libraries.cc.
 """
 import json
 import os
@@ -24,7 +25,8 @@ del sys.argv[1:6]
 
 
 def run(*words, program=PROGRAM, **environment):
-    """Returns exit code, standard output and standard error; hides this machine's GPUs unless requested."""
+    """Returns exit code, standard output and standard error of a run without the caller's TUTTI_ and CUDA_ variables
+    (except TUTTI_DATA_DIR), but with the variables in `environment`."""
     own = {name: value for name, value in os.environ.items()
            if not name.startswith(("TUTTI_", "CUDA_")) or name == "TUTTI_DATA_DIR"}
     result = subprocess.run([program, *words], text=True, capture_output=True, timeout=600, env={**own, **environment})
@@ -132,7 +134,7 @@ class WithRealModule(ProgramCase):
 
 
 class StubDriver(WithRealModule):
-    """Uses a libcuda.so.1 whose calls all fail: tests everything up to CUDA's own error."""
+    """Uses a libcuda.so.1 whose calls all fail, to test everything up to the error that CUDA reports."""
 
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -163,7 +165,7 @@ class StubDriver(WithRealModule):
 
 
 class MissingLibraries(WithRealModule):
-    """Checks that programs work on the CPU if libraries of the GPU module are missing, with a line for each library."""
+    """Checks that programs run on the CPU if libraries of the GPU module are missing, and that each of these is listed."""
 
     def test_programs_run_and_each_missing_library_is_listed(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -182,11 +184,11 @@ class MissingLibraries(WithRealModule):
 class RealGpus(WithRealModule):
     def test_fields_match_nvidia_smi(self):
         if not shutil.which("nvidia-smi"):
-            self.skipTest("a GPU, with nvidia-smi to compare with")
+            self.skipTest("requires a GPU and nvidia-smi")
         fields = "name,compute_cap,pci.bus_id,memory.total,clocks.max.memory"
         listed = subprocess.run(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"], text=True, capture_output=True)
         if listed.returncode != 0:
-            self.skipTest("a GPU: nvidia-smi lists none")
+            self.skipTest("requires a GPU; nvidia-smi lists none")
         expected = {row[2].lower()[-12:]: row for row in (line.split(", ") for line in listed.stdout.splitlines())}
         text = self.output("devices", "--json", TUTTI_CUDA="require")
         gpus = [device for device in json.loads(text)["devices"] if device["type"] == "gpu"]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-# Starts one program with `tutti run`, by hand and under mpirun: without changes, it must find the
-# other workers each time.
+# Starts the same program with `tutti run` and by hand, and `tutti cluster` under mpirun: each
+# process must find its rank and the other workers.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: launchers_test.py PROGRAM_TUTTI PROGRAM_SUM_OF_WORKERS"""
 import json
@@ -39,7 +39,7 @@ class Launchers(unittest.TestCase):
         return result
 
     def test_tutti_run_connects_workers(self):
-        for control in ("grpc", "none"):  # hosted by the launcher, or by worker 0
+        for control in ("grpc", "none"):  # the launcher or worker 0 hosts the control server
             found, jobs = sums(self.tutti_run("-n", "3", "--control", control, "--", PROGRAM).stdout)
             self.assertEqual(found, {f"worker {i}": "of 3: sum 6" for i in range(3)})
             self.assertEqual(len(jobs), 1)
@@ -48,14 +48,14 @@ class Launchers(unittest.TestCase):
         result = self.tutti_run("-n", "2", "--chief", "--", PROGRAM)
         self.assertEqual(sums(result.stdout)[0], {"chief 0": "of 2: sum 3", "worker 0": "of 2: sum 3"})
 
-    def test_killed_worker_is_named_by_launcher_and_workers(self):
+    def test_killed_worker_is_named_by_launcher(self):
         result = self.tutti_run("-n", "3", "--", PROGRAM, "worker 1", code=128 + 9)
         own = [line for line in result.stderr.splitlines() if line.startswith("tutti run:")]
         self.assertRegex(own[0], r"^tutti run: worker-1 failed first: killed by signal 9 \(SIGKILL\) after")
 
     def test_worker_that_dies_before_connecting_is_restarted_and_connected(self):
-        # Repeats, because an earlier bug made a new process believe that the others had continued,
-        # while they waited for it.
+        # Runs the job several times, because a race could make the restarted process and the other
+        # workers wait for each other.
         for _ in range(3):
             result = self.tutti_run("-n", "3", "--max-restarts", "20", "--", PROGRAM, "worker 1")
             self.assertEqual(sums(result.stdout)[0], {f"worker {i}": "of 3: sum 6" for i in range(3)})
@@ -66,8 +66,8 @@ class Launchers(unittest.TestCase):
         self.assertEqual(sums(output)[0], {f"worker {i}": "of 3: sum 6" for i in range(3)})
 
     def test_file_size_limit_ends_no_worker(self):
-        # Shared memory consists of files, which also obey the limit. They have 16 GiB each if that
-        # is permitted.
+        # Shared memory consists of files, to which the limit also applies. A file has 16 GiB if the
+        # limit permits that size.
         for limit in (100 << 10, 1 << 30, 8 << 30):
             with self.subTest(limit=limit):
                 result = self.tutti_run("-v", "-n", "2", "--", PROGRAM,

@@ -1,4 +1,4 @@
-# Helpers for tests of `tutti run`: starting it, reading its output, inspecting processes.
+# Helpers for tests of `tutti run`: start it, read its output, inspect processes.
 # SPDX-License-Identifier: Apache-2.0
 """Imported by programs whose first argument is the path of tutti."""
 import contextlib
@@ -19,9 +19,9 @@ PROGRAM = os.path.abspath(sys.argv.pop(1))
 for each in ("OMP_NUM_THREADS", "TF_CONFIG", "NO_COLOR", "XDG_RUNTIME_DIR"):
     os.environ.pop(each, None)
 ENVIRONMENT = dict(os.environ)
-LIMIT = 600  # seconds; nothing here takes this long
+LIMIT = 600  # seconds; only a hang takes this long
 
-# Beginning of the Python programs that are started, with helper functions.
+# First lines, with helper functions, of the Python programs that the tests start.
 HEAD = """
 import json, os, signal, sys, time
 config = json.loads(os.environ["TF_CONFIG"])
@@ -59,7 +59,7 @@ class Launcher(Job):
             self.wait_for_line(re.escape(part))
 
     def end(self):
-        """Waits for the end. Returns the exit code and the complete output."""
+        """Waits for the launcher to exit. Returns its exit code and complete output."""
         return self.finish(LIMIT), self.text()
 
 
@@ -85,7 +85,7 @@ def wait_until(condition, what):
     deadline = time.monotonic() + LIMIT
     while not condition():
         if time.monotonic() > deadline:
-            raise AssertionError(f"never happened: {what}")
+            raise AssertionError(f"timed out after {LIMIT} s waiting for {what}")
         time.sleep(0.005)
 
 

@@ -28,7 +28,7 @@ class Environments(TuttiRunCase):
     def test_each_process_has_its_own_tf_config_and_the_same_job(self):
         body = 'say("config=" + os.environ["TF_CONFIG"]); say("job=" + os.environ["TUTTI_JOB_ID"])\n' \
                'say(f"restart={restart}"); say("secret=" + os.environ["TUTTI_JOB_SECRET_FILE"])\n' \
-               'mark("done") if task == "ps" else wait_for("done")'  # the others end like parameter servers
+               'mark("done") if task == "ps" else wait_for("done")'  # parameter servers are stopped at the end
         code, output, errors = tutti_run("-n", "5", "--ps", "1", "--chief", "--", *python(body))
         self.assertEqual((code, errors), (0, ""))
         configs = {task: json.loads(text) for task, text in said(output, "config").items()}
@@ -122,7 +122,7 @@ class Failures(TuttiRunCase):
         code, _, errors = tutti_run("-n", "2", "--", *python('if index == 0: sys.exit(42)\ntime.sleep(100)'))
         self.assertEqual(code, 42)
         self.assertIn("worker-0 failed first: exited with code 42", errors)
-        self.assertIn("it wrote nothing", errors)
+        self.assertIn("no output", errors)
 
     def test_process_ignoring_sigterm_is_killed_after_grace_period(self):
         body = 'if index == 0: signal.signal(signal.SIGTERM, signal.SIG_IGN); mark("deaf"); time.sleep(100)\n' \
@@ -165,7 +165,7 @@ class Failures(TuttiRunCase):
 
 @contextlib.contextmanager
 def memory_group(mebibytes):
-    """Returns a shell command that enters a new control group with a memory limit, or None if that is not permitted."""
+    """Yields a shell command that enters a new control group with a memory limit, or None if that is not permitted."""
     name = f"tutti_test_{os.getpid()}"
     for root, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
         path = pathlib.Path(root, name)
@@ -187,8 +187,8 @@ def memory_group(mebibytes):
 
 class Threads(unittest.TestCase):
     def test_start_failure_error_names_limits_to_raise(self):
-        # As with ulimit -u or -v, threads cannot be started: stacks of 2^47 bytes do not fit into
-        # the address space.
+        # Stacks of 2^47 bytes do not fit into the address space, so threads cannot be started, as
+        # under ulimit -u or -v.
         result = subprocess.run(["sh", "-c", f'ulimit -s {1 << 37} && exec "$0" run -n 2 -- true', PROGRAM], text=True,
                                 capture_output=True, timeout=60, check=False)
         self.assertEqual((result.returncode, result.stdout), (1, ""), result.stderr)
@@ -198,10 +198,10 @@ class Threads(unittest.TestCase):
 
 class MemoryKills(unittest.TestCase):
     def test_memory_kills_are_reported(self):
-        """Counts kills of the control group in which the complete job runs."""
+        """Runs the complete job in a control group, whose memory limit the worker exceeds."""
         with memory_group(256) as enter:  # the launcher itself needs 100 MiB under sanitizers
             if not enter:
-                self.skipTest("control groups may not be made here")
+                self.skipTest("requires permission to create a control group")
             body = 'open("/proc/self/oom_score_adj", "w").write("1000")\nblocks = []\n' \
                    'while True: blocks.append(bytearray(os.urandom(1 << 20)))'
             words = [PROGRAM, "run", "-n", "1", "--", *python(body)]
@@ -220,7 +220,7 @@ class Restarts(TuttiRunCase):
         configs = [said(output, f"config{restart}") for restart in range(3)]
         self.assertEqual([sorted(config) for config in configs], [["worker-0", "worker-1"], ["worker-1"], ["worker-1"]])
         self.assertEqual(len({config["worker-1"] for config in configs}), 1)
-        self.assertRegex(errors, r"worker-1: killed by signal 9 \(SIGKILL\) after [\d.]+ s; is started again "
+        self.assertRegex(errors, r"worker-1: killed by signal 9 \(SIGKILL\) after [\d.]+ s; restarting it "
                                  r"\(restart 1 of 2\)\n")
 
     def test_restarts_per_task_are_counted(self):
@@ -228,19 +228,19 @@ class Restarts(TuttiRunCase):
             'say(f"try={restart}")\nif index == 0: sys.exit(9)\ntime.sleep(100)'))
         self.assertEqual(code, 9)
         self.assertEqual(re.findall(r"^\[worker-0\]: try=(\d)$", output, re.MULTILINE), ["0", "1", "2"])
-        self.assertIn("not started again: it was already restarted 2 times", errors)
+        self.assertIn("not restarted: it was already restarted 2 times", errors)
         self.assertRegex(errors, r"    worker-0: exited with code 9 after [\d.]+ s, restarts: 2\n")
 
     def test_repeated_immediate_failure_ends_restarts(self):
         errors = self.errors(1, "-n", "1", "--max-restarts", "1000", "--", "false")
-        self.assertEqual(errors.count("is started again"), 4)
-        self.assertIn("not started again: it failed within a second 5 times in a row", errors)
+        self.assertEqual(errors.count("; restarting it"), 4)
+        self.assertIn("not restarted: it failed within a second 5 times in a row", errors)
 
     def test_invalid_usage_is_not_restarted(self):
         errors = self.errors(2, "-n", "1", "--max-restarts", "3", "--", "sh", "-c", "exit 2")
-        self.assertIn("not started again: wrong usage would fail again", errors)
+        self.assertIn("not restarted: wrong usage would fail again", errors)
 
-    def test_deleted_program_fails_job_in_order(self):
+    def test_restart_of_deleted_program_ends_job_gracefully(self):
         with tempfile.TemporaryDirectory() as folder:
             program = pathlib.Path(folder, "program")
             program.write_text(f"#!/bin/sh\nexec {sys.executable} -S {folder}/body \"$@\"\n", encoding="utf-8")
@@ -257,7 +257,7 @@ while True: time.sleep(0.05)
             code, output, errors = tutti_run("-n", "2", "--max-restarts", "3", "--", str(program))
         self.assertEqual(code, 5)
         self.assertIn("worker-0 failed first: exited with code 5", errors)
-        self.assertIn("not started again: run: expected a program, got", errors)
+        self.assertIn("not restarted: run: expected a program, got", errors)
         self.assertIn("    [worker-0]: the reason\n", errors)
         self.assertIn("[worker-1]: saved", output)
         self.assertFalse(runs(int(said(output, "daemon")["worker-1"])))
@@ -354,8 +354,8 @@ class NoOrphans(TuttiRunCase):
                     pids = self.pids(job.text())
                     self.assertEqual(len(glob.glob(folder + "/tutti-*/secret")), 1)
                     job.process.kill()
-                    wait_until(lambda: not any(runs(pid) for pid in pids), f"end of {pids}")
-                    wait_until(lambda: os.listdir(folder) == [], "the secret is removed")
+                    wait_until(lambda: not any(runs(pid) for pid in pids), f"the end of processes {pids}")
+                    wait_until(lambda: os.listdir(folder) == [], "the removal of the secret")
 
 
 class DryRun(TuttiRunCase):
@@ -401,7 +401,7 @@ class WrongUsage(TuttiRunCase):
                 (("--max-restart", "2", "true"), "unknown flag --max-restart"),
                 (("--max-restart", "2", "true"), "; did you mean '--max-restarts'?"),
                 (("-n", "0", "--", "true"), "run: -n: expected 1 to 1024, got 0"),
-                (("-n", "x", "--", "true"), "-n: expected a whole number of 64 bits, got 'x'"),
+                (("-n", "x", "--", "true"), "-n: expected a 64-bit integer, got 'x'"),
                 (("--", "true"), "run: expected -n N or --workers W, got neither"),
                 (("-n", "3", "--workers", "1", "--ps", "1", "--", "true"),
                  "run: expected -n 3 to be the number of tasks, got workers: 1, parameter servers: 1, chiefs: 0"),

@@ -14,7 +14,7 @@ import tempfile
 import time
 import unittest
 
-from run_command_kit import PROGRAM, ENVIRONMENT, LIMIT, TuttiRunCase, python, tutti_run, runs, wait_until  # finds the kit
+from run_command_kit import PROGRAM, ENVIRONMENT, LIMIT, TuttiRunCase, python, tutti_run, runs, wait_until  # also finds `processes`
 from processes import children
 
 
@@ -64,7 +64,7 @@ class Output(TuttiRunCase):
                 'say(f"{task} {index}, try {restart}"); sys.exit(4 if index == 1 and restart == 0 else 0)'))
             texts = {path.name: path.read_text(encoding="utf-8") for path in pathlib.Path(logs).iterdir()}
         self.assertEqual(texts, {"worker-0.log": "worker 0, try 0\n",
-                                 "worker-1.log": "worker 1, try 0\n--- started again, restart 1\nworker 1, try 1\n"})
+                                 "worker-1.log": "worker 1, try 0\n--- restart 1\nworker 1, try 1\n"})
 
     def test_uncreatable_log_folder_is_an_error(self):
         errors = self.errors(1, "-n", "1", "--log-dir", "/proc/none", "--", "true")
@@ -99,7 +99,7 @@ class Output(TuttiRunCase):
     def test_closed_standard_streams_are_not_reused_for_pipes(self):
         for closed in ((0,), (1,), (2,), (0, 1), (0, 1, 2)):
             with self.subTest(closed), tempfile.NamedTemporaryFile() as lines:
-                # If pipes of the job had these numbers, lines would be written into them.
+                # If a pipe of the job had the number of a closed stream, lines would be written to the pipe.
                 body = f'open("{lines.name}", "a").write(sys.stdin.read() + task); say("x"); say("y", sys.stderr)'
                 result = subprocess.run([PROGRAM, "run", "-n", "2", "--", *python(body)], capture_output=True,
                                         timeout=LIMIT, env=ENVIRONMENT,
@@ -126,7 +126,7 @@ class Output(TuttiRunCase):
         body = 'print("\\n".join(f"line {i}" for i in range(300000))); say("last", sys.stderr)'
         process = subprocess.Popen([PROGRAM, "run", "-n", "1", "--", *python(body)], stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
-        time.sleep(0.5)  # output exceeds the buffers of pipes and launcher
+        time.sleep(0.5)  # the output exceeds the buffers of the pipes and the launcher
         output, errors = process.communicate(timeout=LIMIT)
         self.assertEqual((process.returncode, errors), (0, "[worker-0]: last\n"))
         self.assertEqual(output, "".join(f"[worker-0]: line {i}\n" for i in range(300000)))
@@ -139,17 +139,17 @@ class Output(TuttiRunCase):
                 process = subprocess.Popen([PROGRAM, "run", "-n", "1", "--grace", "0.2", *flags, "--", *flood],
                                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
                 self.assertIn("here", process.stderr.readline())
-                time.sleep(0.3)  # until all pipes are full
+                time.sleep(0.3)  # now all pipes are full
                 if number == signal.SIGTERM:
                     process.send_signal(number)
                 elif number:
-                    # The process is restarted and killed again. Then the job ends, at the latest on
-                    # request.
+                    # The test kills the process and, after its restart, kills it again. Then the job
+                    # ends, or at the latest when SIGTERM requests it.
                     for _ in range(2):
-                        wait_until(lambda: children(process.pid, sys.executable), "a start")
+                        wait_until(lambda: children(process.pid, sys.executable), "the start of a process")
                         killed = next(iter(children(process.pid, sys.executable).values()))
                         os.kill(killed, signal.SIGKILL)
-                        wait_until(lambda pid=killed: not runs(pid), "its end")
+                        wait_until(lambda pid=killed: not runs(pid), "the end of the killed process")
                     self.assertIn("failed first", "".join(process.stderr.readline() for _ in range(4)))
                     process.send_signal(signal.SIGTERM)
                 self.assertEqual(process.wait(LIMIT), expected)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-# Runs examples/clusters/slurm.sbatch and the programs that it starts under a private Slurm with one
-# node: this machine.
+# Tests examples/clusters/slurm.sbatch, `tutti cluster` and `tutti run` under a private Slurm with
+# one node, which is this machine.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: slurm_test.py SOURCE_FOLDER PROGRAM_TUTTI PROGRAM_SUM_OF_WORKERS
 
@@ -85,11 +85,11 @@ class Cluster:
         deadline = time.monotonic() + LIMIT
         while not condition():
             if time.monotonic() > deadline or any(daemon.poll() is not None for daemon in self.daemons):
-                raise AssertionError(f"Slurm: never came to {what}:\n{(self.folder / 'log').read_text()[-4000:]}")
+                raise AssertionError(f"Slurm: timed out, or a daemon exited, while waiting for {what}:\n{(self.folder / 'log').read_text()[-4000:]}")
             time.sleep(0.05)
 
     def submit(self, *words):
-        """Returns the number of the job that `sbatch` submits."""
+        """Submits a job with `sbatch` and returns its id."""
         answer = self.command("sbatch", "--parsable", *words)
         if not re.fullmatch(r"\d+\n", answer):
             raise AssertionError(answer)
@@ -173,7 +173,7 @@ class Slurm(unittest.TestCase):
         script.write_text(f"#!/bin/sh\n#SBATCH --output=tutti-%j.out\nexec {TUTTI} run -n 2 -- {sys.executable} -c "
                           f'"{body}"\n', encoding="utf-8")
         job = self.cluster.submit("--ntasks=1", str(script))
-        self.cluster.wait(lambda: self.cluster.output(job).count("ready") == 2, "two processes that are ready")
+        self.cluster.wait(lambda: self.cluster.output(job).count("ready") == 2, "two ready processes")
         self.cluster.command("scancel", "--batch", "--signal=TERM", str(job))
         state, code, output = self.cluster.finish(job)
         self.assertEqual((state, code), ("FAILED", "75:0"), output)
@@ -181,6 +181,6 @@ class Slurm(unittest.TestCase):
 
 if __name__ == "__main__":
     if not all(shutil.which(name, path=PATH) for name in ("slurmctld", "slurmd", "sbatch", "srun")):
-        print("skipped: no Slurm here; apt-get install slurmctld slurmd slurm-client")
+        print("skipped: Slurm is not installed; apt-get install slurmctld slurmd slurm-client")
         sys.exit(SKIPPED)
     unittest.main()

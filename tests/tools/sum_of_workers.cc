@@ -1,8 +1,8 @@
-// Program for every launcher: finds its rank and the other workers, and adds numbers with them.
+// Program for tests of launchers: finds its rank, joins the other workers, and sums their numbers.
 // SPDX-License-Identifier: Apache-2.0
 //
-// sum_of_workers [DIES]: writes "worker 1 of 3: sum 6 in job ID". The worker with number DIES kills
-// itself before the sum, but only the first time that it is started.
+// sum_of_workers [DIES]: writes "worker 1 of 3: sum 6 in job ID". The worker with the name DIES,
+// such as "worker 1", kills itself before the sum, but only in its first process.
 #include <signal.h>
 
 #include <cstdio>

@@ -149,7 +149,7 @@ class TuttiProgram(ProgramCase):
         self.assertEqual(cell["wrong"], 0)
 
     def check_beside_memory(self, row):
-        """Checks the floor: the time that memory accesses of the sum take at least. Both are measured alternately."""
+        """Checks the floor, the least time that the memory accesses of a sum take. Floor and sum are measured alternately."""
         floor, time, of_floor = row["floor_us"], row["in_place"]["time_us"], row["of_floor"]
         self.assertGreater(floor["min"], 0)
         self.assertLessEqual(of_floor["min"], of_floor["median"])
@@ -201,7 +201,7 @@ class TuttiProgram(ProgramCase):
                 self.assertIn(f"processes, {ranks} ranks on", text)
                 self.assertIn(f"rank 1: {word}", text)
                 lines = [line.split() for line in text.splitlines() if "]: #" not in line]
-                self.assertEqual({words[0] for words in lines}, {"[worker-0]:"})  # only worker 0 prints
+                self.assertEqual({words[0] for words in lines}, {"[worker-0]:"})  # only worker 0 prints results
                 with open(path, encoding="utf-8") as file:
                     report = json.load(file)
                 self.assertEqual((report["shape"], report["ranks"]), ("processes", ranks))
@@ -217,7 +217,7 @@ class TuttiProgram(ProgramCase):
         self.assertEqual(code, 1, text + errors)
         self.assertIn("# left out: ring: does not support SUM of bool", text)
         self.assertIn("every name was left out", errors)
-        self.assertIn("expected one process, this is one of 2", self.errors(2, *job, "--shape", "local"))
+        self.assertIn("expected one process, got a job of 2", self.errors(2, *job, "--shape", "local"))
 
     def test_bench_reports_that_check_is_disabled(self):
         rows, report = self.bench("-b", "64", "-e", "64", "-n", "1", "-c", "0", "--op-names", "canonical")
@@ -267,16 +267,16 @@ class TuttiProgram(ProgramCase):
         plugin = os.path.join(os.path.dirname(os.path.dirname(PROGRAM)), "plugins", "reduce_crashes.so")
         for words in ([], ["--case", "local/values/all_reduce/SUM/float32/3x17/in_place+4/even/0/1"]):
             errors = self.errors(-signal.SIGABRT, "conform", "--plugin", plugin, "--shape", "local", *words)
-            self.assertRegex(errors, r"the operation crashed \(signal 6\); to repeat its case: tutti conform "
+            self.assertRegex(errors, r"the operation crashed \(signal 6\); to repeat the case: tutti conform "
                              r"plugin_reduce_crashes --plugin .*reduce_crashes.so --case local/\S+")
 
     def test_conform_reports_case_of_plugin_hang(self):
         plugin = os.path.join(os.path.dirname(os.path.dirname(PROGRAM)), "plugins", "reduce_hangs.so")
         words = ["conform", "--plugin", plugin, "--shape", "local"]
-        case = r"\); to repeat its case: tutti conform plugin_reduce_hangs --plugin .*reduce_hangs.so --case local/\S+"
+        case = r"\); to repeat the case: tutti conform plugin_reduce_hangs --plugin .*reduce_hangs.so --case local/\S+"
         errors = self.errors(-signal.SIGALRM, *words, "--limit", "1")
         self.assertRegex(errors, r"the operation hangs: a case took longer than --limit \(signal 14" + case)
-        for seconds in (0.5, 2, 8, 32):  # until it has started
+        for seconds in (0.5, 2, 8, 32):  # waits longer until the signal arrives during a case
             stopped = subprocess.Popen([PROGRAM, *words], stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
             time.sleep(seconds)
             stopped.send_signal(signal.SIGINT)

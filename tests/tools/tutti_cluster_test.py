@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# Runs `tutti cluster` with environments that describe a cluster, and with many that do not.
+# Runs `tutti cluster` with environments that describe a cluster, and with many malformed ones.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: tutti_cluster_test.py PROGRAM MALFORMED_CLUSTERS.json"""
 import json
@@ -17,7 +17,7 @@ CLUSTER = {"chief": ["10.0.0.1:2222"], "worker": ["10.0.0.2:2222", "10.0.0.3:222
 
 
 def run(environment, *words):
-    """Returns exit code, standard output and standard error. The environment contains only `variables`."""
+    """Returns exit code, standard output and standard error of a run with exactly this environment."""
     result = subprocess.run([PROGRAM, "cluster", *words], text=True, capture_output=True, timeout=600, env=environment)
     return result.returncode, result.stdout, result.stderr
 
@@ -46,8 +46,8 @@ class TuttiCluster(ProgramCase):
                 self.assertEqual((code, text), (2, ""))
                 self.assertEqual(errors, f"tutti: {entry['error']}\n")
         seconds.sort()
-        print(f"{len(table)} malformed environments: {1000 * seconds[len(seconds) // 2]:.1f} ms each of the processor's "
-              f"time (median), at most {1000 * seconds[-1]:.1f} ms")
+        print(f"{len(table)} malformed environments: {1000 * seconds[len(seconds) // 2]:.1f} ms of processor time each "
+              f"(median), at most {1000 * seconds[-1]:.1f} ms")
         # Measures processor time, which does not include waiting for the processor.
         self.assertLess(seconds[len(seconds) // 2], 0.1)
 
@@ -92,8 +92,8 @@ class TuttiCluster(ProgramCase):
 
     def test_mpi_ranks_report_rendezvous_before_addresses(self):
         text = self.output({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "TUTTI_CONTROL": "grpc://a:1"})
-        self.assertIn("worker 1       (known when the tasks meet)\n", text)
-        self.assertIn("The tasks meet at grpc://a:1.\n", text)
+        self.assertIn("worker 1       (known after the rendezvous)\n", text)
+        self.assertIn("The tasks rendezvous at grpc://a:1.\n", text)
 
     def test_loopback_address_among_remote_hosts_causes_warning(self):
         cluster = {"worker": ["localhost:2222", "10.0.0.2:2222"]}

@@ -11,13 +11,14 @@
 namespace tutti::worker_tests::fit_with_kills_test {
 
 constexpr std::int64_t kEpochs = 3;
-/// Earliest event at which a run is killed. By then, the fourth batch is finished, and the save
-/// after the second batch is committed, because the save after the fourth batch waited for that
-/// commit.
+/// Number of the earliest event at which a run is killed. By then, the fourth batch is finished,
+/// and the save after the second batch is committed, because the save after the fourth batch waited
+/// for that commit.
 constexpr std::int64_t kEarliest = 8;
 
-/// Callback that sends SIGKILL to its process at event number `moment` of this run, or never if
-/// `moment` is negative. Events are the beginning and end of each batch and the end of each epoch.
+/// Callback that sends SIGKILL to its process at event number `moment` (the first is 0) of this
+/// run, or never if `moment` is negative. Events are the beginning and end of each training batch,
+/// the end of each validation batch, and the end of each epoch.
 class KillsItself : public Callback {
  public:
   explicit KillsItself(std::int64_t moment) : left_(moment) {}
@@ -40,7 +41,7 @@ Dataset examples() {
   return Dataset::from_tensor_slices({x, y});
 }
 
-/// Trains. "kill_at" lists, for each run, the event at which worker "victim" is killed.
+/// Trains a model. "kill_at" lists, for each run, the event at which worker "victim" is killed.
 TUTTI_PROCESS_FUNCTION(fit_that_is_killed) {
   set_random_seed(5);
   const ScopedWorkers strategy;
@@ -91,7 +92,8 @@ TUTTI_PROCESS_FUNCTION(fit_that_is_killed) {
   const History history = model.fit(examples().shuffle(26, 7).batch(4), fit);
   if (backup && backup->stopped()) return Json(model.optimizer().iterations().value().item_int());
   if (backup && !backup->restored())
-    fail(ErrorCode::kInternal, "the last life began without a backup");
+    fail(ErrorCode::kInternal,
+         "fit_that_is_killed: expected the last run to restore a backup, got none");
   return Json::object()
       .set("weights_hash", hash_variables(model.variables()))
       .set("slots_hash", hash_variables(model.optimizer().state_variables()))
@@ -133,10 +135,10 @@ void expect_that_a_backup_gives_the_bits_of_a_calm_run(int num_workers, std::int
     EXPECT_THROW(runner.join(), Error) << "life " << life;
   }
   EXPECT_TRUE(std::filesystem::exists(folder + "/0"));
-  EXPECT_FALSE(std::filesystem::exists(folder + "/1")) << "the chief alone writes";
+  EXPECT_FALSE(std::filesystem::exists(folder + "/1")) << "expected only the chief to write";
   arguments.set("life", static_cast<std::int64_t>(moments.size()));
   EXPECT_EQ(results_of_fit(options, arguments), calm) << "killed at " << join(moments);
-  EXPECT_FALSE(std::filesystem::exists(folder + "/0")) << "the backup was to be deleted";
+  EXPECT_FALSE(std::filesystem::exists(folder + "/0")) << "expected the backup to be deleted";
 }
 
 TEST(FitFaultTolerance, RestartFromBackupMatchesUninterruptedRun) {
@@ -192,8 +194,8 @@ constexpr std::int64_t kStepsPerEpoch = 20;
 constexpr std::int64_t kReady = kStepsPerEpoch + 3;  // number of steps before SIGTERM is sent
 constexpr int kRestartCode = 75;
 
-/// Trains; v grows by 1 per replica and step. Returns the session's observations, or exits with the
-/// session's code if it is not 0.
+/// Trains; v grows by 1 per replica and step. Returns the steps and v at the start and at the end,
+/// or exits with the session's code if it is not 0.
 TUTTI_PROCESS_FUNCTION(workers_that_are_preempted) {
   const std::string folder = arguments.at("folder").as_string();
   const ScopedWorkers strategy;

@@ -107,12 +107,12 @@ TEST(ModelFileWorkers, ResumeMatchesOneProcessBitForBit) {
   EXPECT_THAT(results_of("continues_from_a_file", 2, Json::object().set("folder", folder)),
               ::testing::ElementsAre(expected, expected));
   EXPECT_TRUE(std::filesystem::exists(folder + "/0/later.safetensors"));
-  EXPECT_FALSE(std::filesystem::exists(folder + "/1")) << "the chief alone writes";
+  EXPECT_FALSE(std::filesystem::exists(folder + "/1")) << "expected only the chief to write";
 }
 
 constexpr int kDigestSteps = 3;
 
-/// Changes memory in place, like a memory fault; all users of the buffer see the change.
+/// Flips a bit in place, like a memory fault; all users of the buffer see the change.
 void flip_a_bit_of(const Variable& variable) {
   const Tensor value = variable.storage().local_components().back();
   const std::span<const std::byte> bytes = value.bytes();
@@ -120,7 +120,7 @@ void flip_a_bit_of(const Variable& variable) {
 }
 
 /// Trains 12 steps on the given devices. After step arguments["after"], flips a bit in the memory
-/// of worker arguments["on"]. Returns the error that ended training.
+/// of worker arguments["on"]. Returns the error that ended training and the number of steps.
 TUTTI_PROCESS_FUNCTION(training_with_digests) {
   const ScopedWorkers strategy(
       {.local = {.devices = arguments.at("devices").as_string()}, .digest_steps = kDigestSteps});
@@ -155,7 +155,7 @@ TEST(StateDigest, FlippedBitIsReportedWithWorkerAndVariable) {
     for (const Json& value : results_with_digests(3, "cpu:0", after, 1)) {
       expect_error(value, "DATA_LOSS",
                    {"after step 6: the workers' values of 'bias", "differ: worker 1 has ",
-                    ", worker 0, 2 has "});
+                    ", workers 0, 2 have "});
       EXPECT_EQ(value.at("steps").as_int(), 5);  // detected at most kDigestSteps steps later
     }
   }

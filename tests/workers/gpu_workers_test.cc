@@ -16,8 +16,8 @@ MultiProcessOptions with_gpus(int workers) {
           .auto_restart = true};
 }
 
-// Runs six SGD steps with a gradient of 0.25 per replica, and counts replicas. One worker may die
-// in its first run.
+// Runs six SGD steps with a gradient of 0.25 per replica, and counts replicas. If "dies" is true,
+// worker 1 exits in its first run.
 TUTTI_PROCESS_FUNCTION(gpu_workers_with_recovery) {
   const ScopedWorkers strategy({.local = {.devices = "gpu:0-1"}});
   Variable w(Tensor::from<float>({2}, {1, 2}), {.name = "w"});

@@ -81,7 +81,9 @@ TUTTI_PROCESS_FUNCTION(hvd_alone) {
   return hvd::join();
 }
 
-TEST(Horovod, SingleProcessHasRankZero) { EXPECT_EQ(run_ranks("hvd_alone", 1).at(0).as_int(), 0); }
+TEST(Horovod, JoinOfSingleProcessReturnsRankZero) {
+  EXPECT_EQ(run_ranks("hvd_alone", 1).at(0).as_int(), 0);
+}
 
 TUTTI_PROCESS_FUNCTION(hvd_gradients) {
   hvd::init();
@@ -148,7 +150,7 @@ TEST(Horovod, JoinedRanksContributeZeros) {
   for (int r = 0; r < kRanks; ++r) {
     const Json::Array& value = values[static_cast<std::size_t>(r)].as_array();
     EXPECT_EQ(value[0].as_int(), 2);
-    // Each step adds the number of active ranks: their gradients of 3, divided by 3 ranks.
+    // Each step adds the number of active ranks to w: their gradients of -3, averaged over 3 ranks.
     EXPECT_EQ(value[1].as_double(), 3.0 + 2.0 + 1.0);
     EXPECT_EQ(value[2].as_double(), 3.0 - r);
   }

@@ -53,7 +53,7 @@ TUTTI_PROCESS_FUNCTION(lonely_call_of_chief) {
     const bool is_named = error.message().find(place) != std::string::npos;
     return Json(is_named ? "named" : concat(own.text, " at ", place, ": ", error.message()));
   }
-  return Json(concat(own.text, " ended without an error"));
+  return Json(concat(own.text, " returned without an error"));
 }
 
 TEST(UnmatchedCall, ErrorNamesUserLine) {
@@ -113,7 +113,8 @@ TUTTI_PROCESS_FUNCTION(ranks_whose_calls_differ) {
   return {};
 }
 
-// communicator_test.cc makes such calls between threads, and mpi_conformance_test.cc over MPI.
+// communicator_test.cc tests mismatched calls between threads, and mpi_conformance_test.cc over
+// MPI.
 TEST(MismatchedCalls, ErrorNamesCallsOfBothProcesses) {
   for (const char* const way : {"shm", "tcp"}) {
     const std::string folder = new_folder(concat("mismatched_over_", way));
@@ -164,7 +165,7 @@ TEST(CustomOperation, RegisteredOperationSumsGradientsAcrossProcesses) {
 }
 
 /// Calls every reduction and gather of a strategy that has two replicas on each worker. Returns the
-/// plugin's output.
+/// log lines of the plugin about its calls.
 TUTTI_PROCESS_FUNCTION(reduce_by_plugin) {
   const std::string name = load_cross_device_ops_plugin(TUTTI_TEST_PLUGINS "/store.so");
   const thrown::LogLines log;
@@ -203,7 +204,7 @@ TUTTI_PROCESS_FUNCTION(reduce_by_plugin) {
   return lines;
 }
 
-// The plugin refuses calls whose number of buffers differs from its number of replicas.
+// The plugin rejects calls whose number of buffers differs from its number of replicas.
 TEST(CustomOperation, PluginReceivesOneBufferPerReplicaInEverySum) {
   const std::vector<Json> lines = results_of("reduce_by_plugin", 2);
   ASSERT_EQ(lines.size(), 2u);

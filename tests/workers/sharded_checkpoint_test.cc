@@ -69,7 +69,7 @@ TEST(ShardedCheckpoint, CrashDuringSaveKeepsPreviousVersion) {
 }
 
 constexpr std::int64_t kElements = 4 << 20;  // 16 MiB
-constexpr double kWholeMiB = 3 * 16;         // includes Adam's slots
+constexpr double kWholeMiB = 3 * 16;         // the variable and Adam's two slots
 
 /// Returns the peak memory during `work` minus the memory in use before it, in MiB.
 double peak_of(const std::function<void()>& work) {

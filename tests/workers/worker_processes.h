@@ -27,8 +27,8 @@ inline std::unique_ptr<MultiWorkerMirroredStrategy> connect_workers(
   return std::make_unique<MultiWorkerMirroredStrategy>(*resolver_from_environment(), options);
 }
 
-/// Strategy for a worker's job; its scope is open for the lifetime of this object. For use in
-/// workers only.
+/// Strategy of a worker's job, with an open scope for the lifetime of this object. For use in
+/// worker processes only.
 class ScopedWorkers {
  public:
   explicit ScopedWorkers(const MultiWorkerOptions& options = {.local = {.devices = "cpu:0"}})
@@ -83,15 +83,15 @@ inline void expect_error(const Json& error, const std::string& code,
   }
 }
 
-/// In a test: returns the path of a folder that does not exist yet; the test program removes the
-/// folder when it ends.
+/// For use in tests. Returns the path of a folder that does not exist yet; the test program removes
+/// the folder when it ends.
 inline std::string new_folder(const std::string& name) {
   const std::string folder = (std::filesystem::path(::testing::TempDir()) / name).string();
   std::filesystem::remove_all(folder);
   return folder;
 }
 
-/// Called in a worker. Returns a variable with one value per replica; reads outside replicas return
+/// For use in workers. Returns a variable with one value per replica; reads outside replicas return
 /// the sum.
 inline Variable count_of_replicas(const std::string& name) {
   return Variable(Tensor::zeros({}), {.name = name,
@@ -99,14 +99,14 @@ inline Variable count_of_replicas(const std::string& name) {
                                       .aggregation = VariableAggregation::kSum});
 }
 
-/// In a worker: returns a variable to which each replica adds.
+/// For use in workers. Returns a variable to which each replica adds.
 inline Variable counter(const std::string& name) {
   return Variable(Tensor::zeros({}),
                   {.name = name, .trainable = false, .aggregation = VariableAggregation::kSum});
 }
 
-/// Called in a worker. Adds the strategy's state and the step to `state`, and returns it for use by
-/// a Recovery.
+/// For use in workers. Adds the strategy's state and the step to `state`, and returns `state` for
+/// use by a Recovery.
 inline Checkpoint recoverable(Checkpoint state, Strategy& strategy, std::int64_t& step) {
   state.add_state("strategy", {[&] { return strategy.save_state(); },
                                [&](const Json& json) { strategy.restore_state(json); }});

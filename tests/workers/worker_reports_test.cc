@@ -1,5 +1,5 @@
-// Tests how workers report differences between them and failures of other workers: different input,
-// settings or writes; stopped, late and slow workers; and grace periods.
+// Tests how workers report differences (in input, settings and writes) and failures (stopped, late
+// and slow workers), and how they use a grace period.
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
 #include <limits>
@@ -48,7 +48,7 @@ class ChiefSetsRate : public Callback {
   }
 };
 
-/// Runs fit(); the workers differ in the setting that the argument "differ" names.
+/// Runs fit(). The argument "differ" names the setting in which the workers differ.
 TUTTI_PROCESS_FUNCTION(consistency_fit) {
   const std::string differ = arguments.at("differ").as_string();
   const bool is_other = this_process().index == 1;
@@ -160,13 +160,13 @@ TEST(WorkerConsistency, WriteOnOneWorkerIsReportedInNextStep) {
     for (const Json& value : results_of("consistency_write", 3, arguments)) {
       expect_error(value, "FAILED_PRECONDITION",
                    {"step 3", "'weight' was written outside a step", "worker 1 wrote ",
-                    "worker 0, 2 wrote nothing"});
+                    "workers 0, 2 wrote nothing"});
       EXPECT_EQ(value.at("steps").as_int(), 3);
     }
   }
 }
 
-/// The program sums gradients by itself, so the digest is sent with the step's values.
+/// The program calls all_reduce() itself, so the digest of writes is sent with the step's values.
 TUTTI_PROCESS_FUNCTION(consistency_write_by_hand) {
   const auto strategy = make_workers(arguments);
   const auto scope = strategy->scope();
@@ -289,7 +289,7 @@ TUTTI_PROCESS_FUNCTION(workers_with_listen_addresses) {
   return error_as_json([] { connect_workers(); });
 }
 
-TEST(WorkerFailures, InvalidAddressesForMappedPortsAreRejected) {
+TEST(WorkerFailures, InvalidDataAddressVariablesAreRejected) {
   for (const auto& [name, value, expected] :
        {std::tuple{"TUTTI_DATA_LISTEN", "5000", "expected host:port, such as 0.0.0.0:5000"},
         std::tuple{"TUTTI_DATA_LISTEN", "0.0.0.0:5000", "the job has neither a secret nor TLS"},

@@ -22,7 +22,7 @@ Dataset examples_of(const Shape& features, int classes) {
       .batch(rows / 2);
 }
 
-/// Trains the model with a loop like that of fit().
+/// Returns a trainee whose steps train the model like fit() with SGD.
 template <class MakeModel>
 Trainee trainee_of(const MakeModel& make_model, double learning_rate = 0.05) {
   const auto model = make_model();
@@ -69,7 +69,8 @@ TEST(XlaNetworks, LstmMatchesMirrored) {
       2, examples_of({16, 5, 4}, 3), [&] { return trainee_of(make); }, 10, 1e-5);
 }
 
-/// Returns a network that consists of an attention layer and a dense layer, each with a shortcut.
+/// Returns a network with self-attention and two dense layers, each part with a shortcut
+/// connection, and a classifier.
 std::shared_ptr<Functional> transformer() {
   const SymbolicTensor in = Input{{6, 8}};
   const SymbolicTensor seen = LayerNormalization()(Add()({in, MultiHeadAttention(2, 4)(in)}));
@@ -124,7 +125,8 @@ TEST(XlaNetworks, SparseEmbeddingGradientsMatchMirrored) {
       2, dataset, [&] { return trainee_of(make); }, 10, 1e-5);
 }
 
-/// Returns false for float16, to save compile time: XLA handles it like bfloat16.
+/// Returns true if XLA and the reference kernels compute `op` on `dtype`; false for float16, which
+/// XLA handles like bfloat16, to save compile time.
 bool xla_has(OpId op, DType dtype) {
   if (dtype == DType::kFloat16) return false;
   const bool is_of_floats = op == OpId::kPower || op == OpId::kFloorDivide || op == OpId::kFloorMod;
@@ -141,12 +143,13 @@ std::vector<std::vector<Tensor>> run_on_xla(std::span<const OpCall> calls) {
   return results;
 }
 
-/// Returns a large tolerance, because XLA uses different functions and a different order of
-/// additions.
+/// Returns a large tolerance, because XLA uses different approximations of functions and a
+/// different order of additions.
 double xla_ulps(const OpCase& c) { return std::max(4.0 * c.ulps, 200.0); }
 
-/// Returns true for cases whose results XLA leaves unspecified. XLA flushes the smallest numbers to
-/// 0. It specifies results for NaN only in a maximum or minimum, where NaN wins.
+/// Returns true for bilinear upsampling, which XLA steps do not support, and for special numbers
+/// whose results XLA leaves unspecified. XLA flushes the smallest numbers to 0, and specifies the
+/// result for NaN only in a maximum or minimum, where the result is NaN.
 bool xla_leaves_out(const OpCase& c) {
   constexpr OpId kOfNan[] = {OpId::kRelu,      OpId::kMaximum,   OpId::kMinimum,
                              OpId::kReduceMax, OpId::kReduceMin, OpId::kMaxPool};
@@ -198,7 +201,7 @@ TEST_P(XlaGradients, AgreeWithTheCpu) {
 
 INSTANTIATE_TEST_SUITE_P(Operations, XlaGradients, ValuesIn(op_families()), family_name);
 
-TEST(XlaOperations, TiesUseFirstElementAndNanIsLargest) {
+TEST(XlaOperations, MaxPoolGradientFlowsToFirstMaximumOrNan) {
   const Tensor x = Tensor::from<float>({1, 4, 2, 1}, {1, 1, 1, 0, 2, std::nanf(""), 3, 1});
   const Tensor dy = Tensor::from<float>({1, 2, 1, 1}, {5, 7});
   TpuStrategy strategy;

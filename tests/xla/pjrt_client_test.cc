@@ -73,7 +73,7 @@ TEST(PjrtClient, ErrorIncludesCompilerMessage) {
     (void)PjrtClient::get().compile("module @m { func.func nonsense }", {0});
     FAIL();
   } catch (const Error& error) {
-    expect_words(error.message(), {"compiling a step for XLA", "error"});
+    expect_words(error.message(), {"compiling a step with XLA", "error"});
   }
 }
 
@@ -98,7 +98,7 @@ std::string three_steps(const std::string& folder) {
   return text;
 }
 
-/// Returns the part "1 compiled, weights ..." of a process's output.
+/// Returns the last line, "1 compiled, weights ...", of a process's output.
 std::string result_in(const std::string& text) {
   const std::size_t end = text.rfind('\n', text.size() - 2);
   return text.substr(end + 1);
@@ -151,7 +151,7 @@ TEST_F(XlaProgramFiles, DamagedOrForeignFileIsReplacedWithWarning) {
 
 TEST_F(XlaProgramFiles, UnwritableFolderCausesWarning) {
   const std::string text = three_steps("/proc/nowhere");
-  expect_word(text, "is not written");
+  expect_word(text, "was not written");
   expect_word(text, "1 compiled");
 }
 
@@ -162,7 +162,7 @@ TEST_F(XlaProgramFiles, ContainPluginHash) {
   expect_word(read_file(only_file()), "plugin " + hash);
 }
 
-/// Returns a program that sums one number per replica over `num_replicas` replicas.
+/// Returns a program that sums four numbers of each replica over `num_replicas` replicas.
 std::string sum_program(int num_replicas) {
   std::string ids;
   for (int r = 0; r < num_replicas; ++r) ids += concat(r > 0 ? ", " : "", r);
@@ -219,13 +219,14 @@ TEST_F(XlaPreconditions, CompileOptionsListReplicasAndPartitions) {
   const std::string options = compile_options({0, 1}, false);
   EXPECT_EQ(options.substr(0, 1), "\x1a");
   EXPECT_EQ(options.substr(2, 4), "\x20\x02\x28\x01");
-  EXPECT_REFUSED("no devices", PjrtClient::get().compile(sum_program(1), {}));
-  EXPECT_REFUSED("devices .0, 0. of 8; expected distinct devices",
+  EXPECT_REFUSED("expected at least one device, got none",
+                 PjrtClient::get().compile(sum_program(1), {}));
+  EXPECT_REFUSED("expected distinct devices in 0 .. 7, got .0, 0.",
                  PjrtClient::get().compile(sum_program(2), {0, 0}));
-  EXPECT_REFUSED("devices .0, 99. of 8", PjrtClient::get().compile(sum_program(2), {0, 99}));
+  EXPECT_REFUSED("in 0 .. 7, got .0, 99.", PjrtClient::get().compile(sum_program(2), {0, 99}));
 }
 
-TEST_F(XlaPreconditions, DeviceCountIsValidatedFirst) {
+TEST_F(XlaPreconditions, RejectsInvalidCpuDeviceCount) {
   for (const char* count : {"-1", "0", "33", "2x"}) {
     EXPECT_REFUSED("TUTTI_XLA_CPU_DEVICES: expected a number from 1 to 32",
                    setenv("TUTTI_XLA_CPU_DEVICES", count, 1);
@@ -240,7 +241,7 @@ TEST_F(XlaPreconditions, UnknownFlagErrorIncludesPluginMessage) {
     TpuStrategy strategy;
     strategy.run([] { return square(Tensor::ones({2})); });
   };
-  EXPECT_REFUSED("Unknown flag in XLA_FLAGS: --xla_no_such_flag=1.*unset them",
+  EXPECT_REFUSED("Unknown flag in XLA_FLAGS: --xla_no_such_flag=1.*or unset it",
                  open_with("--xla_no_such_flag=1"));
   EXPECT_REFUSED("XLA_FLAGS: the PJRT plugin would terminate the process.*banana",
                  open_with("--xla_cpu_enable_fast_math=banana"));
@@ -249,7 +250,7 @@ TEST_F(XlaPreconditions, UnknownFlagErrorIncludesPluginMessage) {
 }
 
 TEST_F(XlaPreconditions, RejectsLaunchWithMissingArguments) {
-  EXPECT_REFUSED("expected arguments for 2 replicas, got those for 1",
+  EXPECT_REFUSED("expected arguments for 2 replicas, got arguments for 1",
                  PjrtClient::get().compile(sum_program(2), {0, 1})->run(ones_on_each(1)));
   EXPECT_REFUSED("0 arguments for replica 1, 1 for replica 0", {
     auto arguments = ones_on_each(2);
@@ -258,7 +259,7 @@ TEST_F(XlaPreconditions, RejectsLaunchWithMissingArguments) {
   });
 }
 
-// Only some replicas run this sum, so its step must not reach the plugin.
+// In two of the steps, only some replicas run the sum, so these steps must not reach the plugin.
 TEST_F(XlaPreconditions, FailedReplicaDoesNotBlockRemainingReplicas) {
   EXPECT_WORKS({
     MirroredStrategy strategy("xla:0-3");
@@ -305,12 +306,12 @@ TEST_F(XlaPreconditions, ConcurrentCollectiveLaunchesAreLimited) {
   });
 }
 
-// Both types have the same number of bytes, so the plugin would read the argument as floats.
+// int32 and float32 have the same number of bytes, so the plugin would read the argument as floats.
 TEST_F(XlaPreconditions, RejectsMismatchedArgumentTypesBeforeUse) {
-  EXPECT_REFUSED("a step of XLA: expected float32 of shape .4.*got a buffer of type 4", {
+  EXPECT_REFUSED("argument of an XLA step: expected float32 of shape .4.*got a buffer of type 4", {
     const std::vector<std::int32_t> numbers(4, 1);
     const auto buffer = PjrtClient::get().upload(numbers.data(), {4}, DType::kInt32, 0);
-    buffer->check({4}, DType::kFloat32, "a step of XLA");
+    buffer->check({4}, DType::kFloat32, "argument of an XLA step");
   });
 }
 

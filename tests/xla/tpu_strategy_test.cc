@@ -39,7 +39,7 @@ Trainee mlp(const MakeOptimizer& make_optimizer, double dropout = 0.0) {
       make_optimizer);
 }
 
-/// Returns a network that is smaller than mlp() and compiles twice as fast.
+/// Returns a trainee whose network is smaller than that of mlp() and compiles twice as fast.
 template <class MakeOptimizer>
 Trainee two_layers(const MakeOptimizer& make_optimizer) {
   return trainee_of(
@@ -184,7 +184,7 @@ TEST(TpuStrategy, IsCreatedByNameAndRejectsUnsupportedOptions) {
   EXPECT_EQ(refused({.non_finite = "skip"}), ErrorCode::kInvalidArgument);
 }
 
-/// Rule that can only be applied on the host.
+/// Update rule that XLA steps do not support, because it has no device rule.
 class RuleOfMyOwn final : public UpdateRule {
  public:
   std::string_view name() const override { return "my_own"; }
@@ -262,8 +262,8 @@ TEST(TpuStrategy, EarlierReadsKeepTheirValuesAndStepsSeeHostWrites) {
   strategy.run(step);
   for (const Tensor& component : weight.storage().local_components())
     EXPECT_EQ(component.to_doubles(), (std::vector<double>{0.5, 0.5, 0.5}));
-  // A value that is still in use cannot be donated to the results. This requires a second program,
-  // but not a third.
+  // The buffer of a value that is still in use cannot be donated to the results, which requires a
+  // second program, but not a third.
   EXPECT_LE(strategy.num_compiled(), 2);
 }
 
@@ -313,7 +313,7 @@ TEST(TpuStrategy, VariablesAcceptSlicesOfLargerValues) {
   EXPECT_EQ(row.value().to_doubles(), (std::vector<double>{18, 18}));
 }
 
-TEST(TpuStrategy, ReplicasReduceAndGather) {
+TEST(TpuStrategy, ReplicaContextReducesAndGathersValues) {
   TpuStrategy strategy({.replicas = 4});
   const auto numbers = strategy.distribute_values_from_function([](const ValueContext& context) {
     return Tensor::full({2}, context.replica_id_in_sync_group + 1.0);
@@ -364,8 +364,8 @@ TEST_P(XlaStrategySuite, CheckHasExpectedResult) {
       .is_canonical = false};
   const std::string message = conformance::run_strategy_check(subject, check);
   if (check == "collectives" && replicas > 1) {
-    // The check gathers values of different lengths; a single program for all replicas cannot do
-    // this.
+    // The check gathers values of different lengths, which a single program for all replicas cannot
+    // do.
     EXPECT_NE(message.find("expected the same operations on the same shapes"), std::string::npos)
         << message;
   } else {
@@ -474,7 +474,7 @@ TEST(MirroredOnXla, ErrorNamesUnsupportedOption) {
   const auto expect_refused = [](const LocalStrategyOptions& options, const char* word) {
     try {
       MirroredStrategy strategy(options);
-      ADD_FAILURE() << word << " was taken";
+      ADD_FAILURE() << "expected an error that names " << word;
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << error.message();
       EXPECT_NE(error.message().find(word), std::string::npos) << error.message();
@@ -503,7 +503,7 @@ TEST(MirroredOnXla, MissingDeviceErrorListsAvailableDevices) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
-    for (const char* word : {"xla:8", "xla:0 ... xla:7 (cpu)", "TUTTI_XLA_CPU_DEVICES"})
+    for (const char* word : {"xla:8", "xla:0 to xla:7 (cpu)", "TUTTI_XLA_CPU_DEVICES"})
       EXPECT_NE(error.message().find(word), std::string::npos) << error.message();
   }
 }

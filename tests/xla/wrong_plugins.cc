@@ -1,4 +1,5 @@
-// Libraries that resemble PJRT plugins, but have a different major version or too short a table.
+// Library that resembles a PJRT plugin, but has an unsupported major version or, by default, a
+// table of functions that is too short.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/xla/pjrt_api.h"
 

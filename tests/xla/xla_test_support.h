@@ -1,5 +1,4 @@
-// Helpers for tests of XLA: the plugin in the build folder, and training loops under two
-// strategies.
+// Helpers for tests of XLA: the path of the plugin, and a training loop under two strategies.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -84,8 +83,8 @@ inline Trained train(Strategy& strategy, const Dataset& dataset, const MakeTrain
   return result;
 }
 
-/// Trains on `replicas` virtual CPU devices and on as many XLA devices; expects results that differ
-/// by at most `tolerance`.
+/// Trains with `replicas` replicas on cpu:0 and on as many XLA devices; expects losses and weights
+/// that differ by less than `tolerance`.
 inline void expect_close_to_mirrored(int replicas, const Dataset& dataset, const MakeTrainee& make,
                                      int steps, double tolerance) {
   MirroredStrategy mirrored(LocalStrategyOptions{.devices = "cpu:0", .replicas = replicas});

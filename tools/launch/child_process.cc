@@ -1,8 +1,9 @@
 // Starts processes with fork and exec, and reads their output.
 // SPDX-License-Identifier: Apache-2.0
 //
-// posix_spawn() is unsuitable: it can neither tie the child's life to its parent's nor choose
-// cores. Between fork and exec, only calls that are safe in a multi-threaded process are made.
+// posix_spawn() is unsuitable, because it can neither kill the child when its parent exits nor
+// choose cores. Between fork and exec, only calls that are safe in a multi-threaded process are
+// made.
 #include "tools/launch/child_process.h"
 
 #include <fcntl.h>
@@ -48,7 +49,7 @@ struct Pipe {
   FileDescriptor read_end, write_end;
 };
 
-/// Everything that the child needs; prepared before the fork.
+/// Data that the child needs between fork and exec; prepared before the fork.
 struct Prepared {
   std::string file;
   std::vector<char*> arguments, environment;
@@ -305,7 +306,7 @@ bool is_raised = false;
 std::vector<pid_t> children() {
   std::vector<pid_t> found;
   for (const std::string& thread : names_in_folder("/proc/self/task")) {
-    // The list is empty for a thread that has ended, and on kernels without these lists.
+    // The text is empty for a thread that has ended, and on kernels without these lists.
     std::istringstream numbers(read_file_if_any(concat("/proc/self/task/", thread, "/children")));
     for (pid_t pid = 0; numbers >> pid;) found.push_back(pid);
   }
@@ -324,8 +325,8 @@ std::vector<int> numbers_in(const char* folder) {
   return numbers;
 }
 
-/// Closes all descriptors except `kept`, because otherwise the launcher's files would stay open as
-/// long as this process lives.
+/// Closes all descriptors except `kept`; otherwise the launcher's files would stay open while the
+/// guard runs.
 void close_all_but(int kept) {
   for (const int fd : numbers_in("/proc/self/fd")) {
     if (fd != kept) ::close(fd);
@@ -333,7 +334,7 @@ void close_all_but(int kept) {
 }
 
 /// Returns true if the process was started with `mark` and is not a guard. The guard of a launcher
-/// that runs within this job must still do its work.
+/// that runs within this job must not be killed, because it must still clean up.
 bool is_marked(pid_t pid, const std::string& mark) {
   const std::string process = concat("/proc/", pid);
   const std::string environment = '\0' + read_file_if_any(process + "/environ");
@@ -341,8 +342,8 @@ bool is_marked(pid_t pid, const std::string& mark) {
   return read_file_if_any(process + "/comm") != std::string(kName) + "\n";
 }
 
-/// Kills all processes marked with `mark`. Repeats until there are none, because processes may
-/// start others in the meantime.
+/// Kills all processes marked with `mark`. Searches again until none is found (at most kMostPasses
+/// times), because a process may start another one during the search.
 void kill_marked(const std::string& mark) {
   for (int pass = 0, found = 1; found > 0 && pass < kMostPasses; ++pass) {
     found = 0;

@@ -21,7 +21,7 @@ namespace tutti::launch {
 /// Exit code of a process, or the signal that killed it.
 struct ExitStatus {
   int code = 0;
-  int signal = 0;  // 0: it exited with `code`
+  int signal = 0;  // 0: the process exited with `code`
 
   bool success() const { return code == 0 && signal == 0; }
   /// Returns true if the process was killed by a signal such as SIGKILL, and not by one that
@@ -60,8 +60,8 @@ using Variables = std::vector<std::pair<std::string, std::string>>;
 
 struct ChildOptions {
   std::vector<std::string> arguments;  // program (looked up in PATH if without '/'), then arguments
-  Variables environment = {};          // in addition to this process's variables
-  std::vector<int> cores = {};         // allowed cores; empty: those of this process
+  Variables environment = {};          // overrides and extends this process's environment
+  std::vector<int> cores = {};         // allowed cores; empty: the cores of this process
 };
 
 /// Output stream of a process.
@@ -72,14 +72,14 @@ enum class Stream { kOutput, kError };
 std::string find_program(const std::string& name);
 
 /// A started process with pipes from its standard output and standard error; its standard input is
-/// empty. It leads its own process group. The kernel kills it when the thread that created this
-/// object ends. Not thread-safe.
+/// empty. The process leads its own process group. The kernel kills the process when the thread
+/// that created this object ends. Not thread-safe.
 class ChildProcess {
  public:
   using OnLine = std::function<void(Stream stream, std::string_view line)>;
 
-  /// Starts the process. Throws kNotFound if there is no such program, and kUnavailable if the
-  /// system refuses to start it.
+  /// Starts the process. Throws kNotFound if the program is missing or cannot be executed, and
+  /// kResourceExhausted if the system cannot create a pipe or a process.
   explicit ChildProcess(const ChildOptions& options);
   /// Kills the remaining processes of the group.
   ~ChildProcess();
@@ -89,7 +89,7 @@ class ChildProcess {
   /// Returns the descriptor for poll(); -1 after the end of this output.
   int fd(Stream stream) const { return fds_[static_cast<std::size_t>(stream)].get(); }
 
-  /// Sends a signal to the whole group; has no effect once the process has ended.
+  /// Sends a signal to the whole process group; has no effect after try_wait() returned a status.
   void send(int signal_number);
   /// Passes the lines written since the last call to `on_line`. Does not wait.
   void read_lines(const OnLine& on_line);
@@ -117,8 +117,8 @@ class ChildProcess {
 // The launcher's own process: signals, open files, and cleanup.
 
 /// Opens /dev/null in place of a closed standard input, output or error. Otherwise the next file to
-/// be opened would get the number of the closed stream and receive its output. Must be called first
-/// in a program.
+/// be opened would get the descriptor of the closed stream and receive its output. Must be called
+/// before a program opens any file.
 void open_standard_streams();
 
 /// Raises this process's limit on open files, if necessary, to the number needed for
@@ -126,12 +126,12 @@ void open_standard_streams();
 /// numbers, if the hard limit is too low.
 void allow_open_files_for(int num_processes);
 
-/// Restores the original limit; called between fork and exec.
+/// Restores this process's original limit on open files; called between fork and exec.
 void restore_open_files_limit();
 
-/// Queue of signals. Blocks SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGCHLD (unless they are
-/// ignored, as under nohup); take() returns them instead. Ignores SIGPIPE. Must be created before
-/// any thread.
+/// Queue of signals. Blocks SIGCHLD, and SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 unless they
+/// are ignored (as under nohup); take() returns the blocked signals. Ignores SIGPIPE. Must be
+/// created before any thread.
 class SignalQueue {
  public:
   SignalQueue();
@@ -148,18 +148,18 @@ class SignalQueue {
   sigset_t previous_;
 };
 
-/// Reaps exited children of this process that are not in `own`, without waiting. Requires: no other
-/// thread waits for children.
+/// Reaps exited children of this process until none is left or the next one is in `own`. Does not
+/// wait. Requires: no other thread waits for children.
 void reap_adopted(const std::vector<pid_t>& own);
 
 /// Kills and reaps every child of this process that is not in `own`, and the orphans that this
-/// process inherits from them.
+/// process inherits from these children.
 void end_adopted(const std::vector<pid_t>& own);
 
 /// A small process that waits for this process to end. If this process ends without destroying the
-/// object (kill -9), the guard kills every watched process group. It then finds processes that left
-/// their group, by the job's mark in their environment, and kills them. Finally, it removes the
-/// secret's file and folder. Must be created before any thread.
+/// object (kill -9), the guard kills every watched process group. Next, the guard kills processes
+/// that left their group, which it finds by the job's mark in their environment. Finally, it
+/// removes the secret's file and folder. Must be created before any thread.
 class Guard {
  public:
   /// `secret_folder` contains only `secret_file`. `mark`: "NAME=value", unique to this job.

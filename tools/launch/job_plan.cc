@@ -39,7 +39,7 @@ const std::string* find(const Variables& variables, const std::string& name) {
   return at == variables.end() ? nullptr : &at->second;
 }
 
-/// Returns the host of a rank. Each host has the same number of consecutive ranks.
+/// Returns the index of a rank's host. Consecutive ranks are divided equally among the hosts.
 std::size_t host_of(std::size_t rank, std::size_t num_processes, std::size_t num_hosts) {
   return rank * num_hosts / num_processes;
 }
@@ -66,7 +66,7 @@ Variables environment_of(const JobRequest& request, const std::vector<Task>& tas
   Variables variables{{"TF_CONFIG", tf_config(tasks, tasks[rank])},
                       {"TUTTI_JOB_ID", job_id},
                       {"TUTTI_RESTART", "0"}};
-  // The number of cores on other machines is unknown.
+  // The number of cores on other machines is unknown, so no thread count is set for them.
   if (request.hosts.empty() && !std::getenv("OMP_NUM_THREADS")) {
     const std::size_t share = std::max<std::size_t>(1, request.cores.size() / tasks.size());
     variables.emplace_back("OMP_NUM_THREADS", std::to_string(share));
@@ -101,7 +101,7 @@ std::string folder_for_private_files() {
   return "/tmp";
 }
 
-// Free ports on this machine, found by briefly binding all of them at the same time.
+// Finds free ports on this machine by binding all of them at the same time, briefly.
 
 constexpr int kFirstPort = 10'000;
 constexpr int kTriesPerPort = 1000;
@@ -170,7 +170,8 @@ std::vector<int> free_ports(int count) {
 std::string Task::name() const { return concat(type, "-", index); }
 
 std::vector<Task> make_tasks(const TaskCounts& counts, const std::vector<std::string>& addresses) {
-  TUTTI_CHECK(static_cast<int>(addresses.size()) == counts.total(), addresses.size(), " addresses");
+  TUTTI_CHECK(static_cast<int>(addresses.size()) == counts.total(), "make_tasks: expected ",
+              counts.total(), " addresses, got ", addresses.size());
   std::vector<Task> tasks;
   const auto add = [&](const char* type, int count) {
     for (int index = 0; index < count; ++index) {
@@ -263,10 +264,11 @@ std::string shell_quote(const std::string& text) {
 
 std::string dry_run_text(const JobPlan& plan) {
   const std::string secret_file = concat("~/.tutti/", plan.job_id, ".secret");
-  std::string text = concat(
-      "# Job ", plan.job_id, ", processes: ", plan.processes.size(), ". First make its secret; ",
-      "other machines need a copy of the file, mode 0600.\n",
-      "(umask 077; mkdir -p ~/.tutti; head -c 48 /dev/urandom | base64 > ", secret_file, ")\n");
+  std::string text = concat("# Job ", plan.job_id, ", processes: ", plan.processes.size(),
+                            ". The next command creates the job's secret; ",
+                            "copy the file to other machines with mode 0600.\n",
+                            "(umask 077; mkdir -p ~/.tutti; head -c 48 /dev/urandom | base64 > ",
+                            secret_file, ")\n");
   for (const ProcessPlan& process : plan.processes) {
     text += concat("# ", process.task.name(), process.host.empty() ? "" : " on ", process.host,
                    "\n", command_of(plan, process, secret_file), "\n");

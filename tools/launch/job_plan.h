@@ -38,7 +38,7 @@ std::string tf_config(const std::vector<Task>& tasks, const Task& self);
 struct JobRequest {
   std::vector<std::string> arguments = {};  // the program, then its arguments
   TaskCounts counts = {};
-  Variables environment = {};           // for all processes; overrides the launcher's
+  Variables environment = {};           // for all processes; overrides the launcher's environment
   std::vector<std::string> hosts = {};  // empty: this machine
   int first_port = 20'000;              // first port on each of `hosts`
   std::vector<int> cores = {};          // cores to divide equally among the processes
@@ -58,7 +58,7 @@ struct JobPlan {
   std::vector<std::string> arguments;
   std::vector<ProcessPlan> processes;
 
-  /// Adds a variable to all processes except those for which the user has set it.
+  /// Adds a variable to all processes whose environment in the plan does not contain it.
   void add_variable(const std::string& name, const std::string& value);
   /// Returns the value of an environment variable, which must be the same for all processes;
   /// nullptr if it is not set.
@@ -66,29 +66,31 @@ struct JobPlan {
 };
 
 /// Returns `count` different TCP ports that are free on 127.0.0.1. They are below the kernel's
-/// range for outgoing connections, so that no connection takes one before the program binds it. The
-/// ports are random, and reserved until this process ends, so that two jobs do not collide. Throws
-/// kResourceExhausted if there are too few.
+/// range for outgoing connections, so that no connection takes a port before the program binds it.
+/// The ports are random, and reserved until this process ends, so that two jobs do not collide.
+/// Throws kResourceExhausted if too few ports are free.
 std::vector<int> free_ports(int count);
 
 /// Returns a unique id made up of the time and random digits, such as "20260131-142501-5f3a9c".
 std::string make_job_id();
 
-/// Returns the cores of `rank` if `num_processes` share `cores` equally. If there are too few
-/// cores, several processes share one core.
+/// Returns the cores of `rank` if `num_processes` processes divide `cores` equally. If there are
+/// too few cores, several processes share one core.
 std::vector<int> cores_of_rank(const std::vector<int>& cores, int rank, int num_processes);
 
 /// Returns the cores that this process may use.
 std::vector<int> allowed_cores();
 
 /// Chooses addresses (free ports on this machine, or ports from `first_port` on each host) and sets
-/// TF_CONFIG, TUTTI_JOB_ID, TUTTI_RESTART and OMP_NUM_THREADS (unless already set).
+/// TF_CONFIG, TUTTI_JOB_ID and TUTTI_RESTART. Sets OMP_NUM_THREADS if the processes run on this
+/// machine and the launcher's environment lacks it. `request.environment` overrides these
+/// variables.
 JobPlan make_plan(const JobRequest& request);
 
 /// Quotes `text` as one word of a POSIX shell.
 std::string shell_quote(const std::string& text);
 
-/// Returns shell commands: the first one creates the secret, and each of the others starts a
+/// Returns shell commands: the first one creates the secret, and each later command starts a
 /// process with its environment.
 std::string dry_run_text(const JobPlan& plan);
 

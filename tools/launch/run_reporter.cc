@@ -49,7 +49,7 @@ bool BufferedPipeWriter::write_some() {
     } else if (errno == EAGAIN) {
       break;
     } else if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) {
-      begin_ = text_.size();  // disk full: drop output rather than fail the job
+      begin_ = text_.size();  // the disk is full: drops the output, so that the job continues
     } else if (errno != EINTR) {
       is_gone_ = true;
       begin_ = text_.size();
@@ -98,17 +98,17 @@ void RunReporter::on_line(int rank, Stream stream, std::string_view line) {
 
 void RunReporter::on_start(int rank, int restarts) {
   std::FILE* const log = at(rank).log.get();
-  if (log && restarts > 0) std::fprintf(log, "--- started again, restart %d\n", restarts);
+  if (log && restarts > 0) std::fprintf(log, "--- restart %d\n", restarts);
 }
 
 void RunReporter::on_restart(const TaskOutcome& ended) {
-  say(concat(ended.task, ": ", ended.describe(), "; is started again (restart ", ended.restarts + 1,
+  say(concat(ended.task, ": ", ended.describe(), "; restarting it (restart ", ended.restarts + 1,
              " of ", options_.max_restarts, ")"));
 }
 
 void RunReporter::on_waited_for(int rank, int waiting) {
-  say(concat(at(rank).name, " had finished, but ", at(waiting).name,
-             ", which was started again, waits for it"));
+  say(concat(at(rank).name, " has finished, but ", at(waiting).name,
+             ", which was restarted, is waiting for it"));
 }
 
 void RunReporter::on_first_failure(int rank, const TaskOutcome& ended,
@@ -116,10 +116,10 @@ void RunReporter::on_first_failure(int rank, const TaskOutcome& ended,
                                    const std::string& why_final) {
   const Shown& shown = at(rank);
   std::string text = concat(shown.name, " failed first: ", ended.describe(),
-                            why_final.empty() ? "" : "; not started again: ", why_final);
+                            why_final.empty() ? "" : "; not restarted: ", why_final);
   if (!shown.log_path.empty()) text += concat("\n    log: ", shown.log_path);
   if (last_lines.empty()) {
-    text += "\n    it wrote nothing";
+    text += "\n    it wrote no output";
   } else if (!are_visible(shown)) {
     text += "\n    its last lines:";
     for (const std::string& line : last_lines) text += concat("\n    ", shown.plain_prefix, line);
@@ -150,7 +150,7 @@ void RunReporter::on_stop(StopReason reason, int signal_number, const std::vecto
 }
 
 void RunReporter::on_given_up(int rank, const std::string& why) {
-  say(concat(at(rank).name, " was killed because the job gave it up: ", why));
+  say(concat(at(rank).name, " was killed because the job gave up on it: ", why));
 }
 
 void RunReporter::summarize(const JobOutcome& outcome) {

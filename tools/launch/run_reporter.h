@@ -30,9 +30,9 @@ class BufferedPipeWriter {
   /// Returns true if the buffer is full; the caller should then stop adding text.
   bool is_full() const { return text_.size() - begin_ >= kFull; }
 
-  /// Writes as much as fits; drops the text if the disk is full. Returns false after the reader has
-  /// closed the pipe. The descriptor stays blocking, because it is shared with the parent
-  /// process: a pipe that polls as writable accepts PIPE_BUF bytes without blocking.
+  /// Writes as much text as fits into the pipe; drops the text if the disk is full. Returns false
+  /// after the reader has closed the pipe. The descriptor stays blocking, because it is shared with
+  /// the parent process: a pipe that polls as writable accepts PIPE_BUF bytes without blocking.
   bool write_some();
 
  private:
@@ -44,8 +44,8 @@ class BufferedPipeWriter {
   bool is_gone_ = false;
 };
 
-/// Writes the lines of all processes, and messages about them. Never waits for the reader:
-/// write_more() writes the remaining text later.
+/// Writes the lines of all processes, and messages about the processes. Does not wait for the
+/// reader: write_more() writes the remaining text later.
 class RunReporter {
  public:
   RunReporter(const JobPlan& plan, const SupervisorOptions& options);
@@ -60,9 +60,9 @@ class RunReporter {
   /// Reports that the process of rank `waiting` is waiting for the process of rank `rank`, which
   /// has already exited.
   void on_waited_for(int rank, int waiting);
-  /// Reports the failure that ends the job; precedes on_stop(). Repeats the process's last lines of
-  /// output unless they are visible just above. `why_final`: the reason why the process is not
-  /// restarted; empty if no restarts were requested.
+  /// Reports the failure that ends the job; must be called before on_stop(). Repeats the process's
+  /// last lines of output unless they are visible just above. `why_final`: the reason why the
+  /// process is not restarted; empty if no restarts were requested.
   void on_first_failure(int rank, const TaskOutcome& ended,
                         const std::deque<std::string>& last_lines, const std::string& why_final);
   /// Reports that the processes of `ranks` are being sent `signal_number`, followed by SIGKILL
@@ -75,9 +75,10 @@ class RunReporter {
   void on_kill(const std::vector<int>& ranks) { say(concat("killing ", names(ranks))); }
   /// Prints the result of each task, unless the whole job succeeded.
   void summarize(const JobOutcome& outcome);
-  /// Returns true if lines may be added; otherwise the processes' output stays in their pipes.
+  /// Returns true if the buffers have room for lines; otherwise output stays in the processes'
+  /// pipes.
   bool takes_lines() const { return !output_.is_full() && !error_.is_full(); }
-  /// Returns the descriptors that still have unwritten text.
+  /// Returns the descriptors for which text is still buffered.
   std::vector<int> waits_for_room() const;
   /// Writes more of the buffered text; must be called before each wait.
   void write_more() {
@@ -92,7 +93,7 @@ class RunReporter {
   struct Shown {
     std::string name, plain_prefix, color_prefix, log_path;
     std::unique_ptr<std::FILE, CloseFile> log;
-    std::size_t last_line = 0;  // index of its last line among the lines of all processes
+    std::size_t last_line = 0;  // index of the task's last line among the lines of all tasks
   };
 
   const Shown& at(int rank) const { return tasks_[static_cast<std::size_t>(rank)]; }
@@ -104,8 +105,8 @@ class RunReporter {
   /// Writes text to stdout or stderr. Preserves the relative order of the two if both go to the
   /// same terminal or file.
   void write(bool to_error, std::string_view text);
-  /// Writes as much as fits. If the reader has closed the pipe, ends the job by sending SIGTERM to
-  /// this process, but only once.
+  /// Writes as much text as fits into the pipe. If the reader has closed the pipe, ends the job by
+  /// sending SIGTERM to this process, but only once.
   void flush(BufferedPipeWriter& writer);
   void say(const std::string& message) { write(true, concat("tutti run: ", message, "\n")); }
 

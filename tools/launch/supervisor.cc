@@ -27,10 +27,10 @@ constexpr Duration kRestartPause = std::chrono::milliseconds(10);
 constexpr std::size_t kLastLines = 12;
 constexpr const char* kBeforeOthersFinished = "before the other tasks finished";
 
-/// Returns the exit code of a job that was asked to stop: the code of the first task that failed;
-/// if none failed, 75 if a task saved a checkpoint, else 0. If any task saved a checkpoint, tasks
-/// that the stop signal killed do not count as failed: they may have removed their handlers while
-/// leaving the job.
+/// Returns the exit code of a job that was requested to stop: the code of the first task that
+/// failed; if none failed, 75 if a task saved a checkpoint, else 0. If any task saved a checkpoint,
+/// tasks that the stop signal killed do not count as failed: they may have removed their handlers
+/// while leaving the job.
 int code_after_request(const std::vector<TaskOutcome>& tasks, int stop_signal) {
   const TaskOutcome* first = nullptr;
   const auto has_saved = [](const TaskOutcome& task) {
@@ -51,7 +51,7 @@ int code_after_request(const std::vector<TaskOutcome>& tasks, int stop_signal) {
 std::optional<std::string> RestartCount::refusal(const ExitStatus& status, Duration lived) {
   if (lived >= kQuick) {
     quick_failures_ = 0;
-  } else if (!status.killed_from_outside()) {  // a killed process did not fail on its own
+  } else if (!status.killed_from_outside()) {  // being killed from outside does not count
     ++quick_failures_;
   }
   if (limit_ == 0) return "";
@@ -104,7 +104,7 @@ struct Slot {
   }
 
   bool is_server() const { return plan->task.type == "ps"; }
-  /// Returns true if no process is running or about to be restarted.
+  /// Returns true if the task has no process that is running or about to be restarted.
   bool has_finished() const { return !running && !restart_at; }
 
   int rank;
@@ -259,8 +259,8 @@ struct Supervisor {
     reporter.on_restart(slot.outcome);
   }
 
-  /// Returns the process that the job considers the first cause of a failure, if that process
-  /// exited with code 0 and is not `failed`; otherwise nullptr.
+  /// Returns the slot of the process that the job considers the first cause of a failure, if that
+  /// process exited with code 0 and is not `failed`; otherwise nullptr.
   Slot* early_exit_before(const Slot& failed) {
     const std::vector<const Slot*> causes = known_causes();
     if (causes.empty() || causes.front() == &failed) return nullptr;
@@ -298,8 +298,8 @@ struct Supervisor {
     });
     const long kills = ended.empty() ? 0 : oom.count_new_kills();
     for (Slot* const slot : ended) collect(*slot, kills);
-    // Does not reap our own children: one may have ended after the check above. The next iteration
-    // reaps it.
+    // Does not reap the processes in `own`: one may have ended after the check above, and the next
+    // iteration must read its status.
     std::vector<pid_t> own{guard.pid()};
     for (const Slot& slot : slots) {
       if (slot.running) own.push_back(slot.process->pid());
@@ -308,7 +308,7 @@ struct Supervisor {
     stop_parameter_servers();
   }
 
-  /// Returns the processes known to have failed, in the order of their failures.
+  /// Returns the slots of the processes known to have failed, in the order of their failures.
   std::vector<const Slot*> known_causes() {
     std::vector<const Slot*> causes;
     if (!options.find_failed) return causes;
@@ -391,7 +391,7 @@ struct Supervisor {
   }
 
   void restart_finished(Slot& finished, Slot& waiting, bool may_repeat) {
-    // Parameter servers already have the task's updates, which a second process would add again.
+    // Parameter servers already have the task's updates, which a second process would apply again.
     const std::optional<std::string> refusal =
         !may_repeat && std::ranges::any_of(slots, &Slot::is_server)
             ? std::optional<std::string>("the parameter servers have its updates")

@@ -28,9 +28,9 @@ def devices(place, runner):
     place.num_gpus = len(gpus)
     place.gpu_bytes = gpus[0].get("total_bytes", place.gpu_bytes) if gpus else 0
     if not gpus:
-        return failed("tutti sees no GPU: " + str(report.get("gpu", {}).get("reason", "it gives no reason")), outcome.output)
+        return failed("tutti sees no GPU: " + str(report.get("gpu", {}).get("reason", "no reason given")), outcome.output)
     if bool(report["gpu"].get("simulated")) != place.simulated:
-        return failed("these GPUs are simulated" if not place.simulated else "--simulate: these GPUs are real ones", outcome.output)
+        return failed("expected real GPUs, got simulated ones" if not place.simulated else "--simulate: expected simulated GPUs, got real ones", outcome.output)
     return passed(f"{len(gpus)} x {gpus[0].get('name', 'GPU')}: {report['gpu'].get('description', '')}", report=report)
 
 
@@ -113,7 +113,7 @@ def nccl(place, runner):
 
 
 def gpu_tests(place, runner):
-    """Runs the library's tests on GPUs (tests/gpu). They need two GPUs; a single GPU is split into two virtual ones."""
+    """Runs the library's tests on GPUs (tests/gpu). The tests need two GPUs; a single GPU is split into two virtual ones."""
     program = place.program("test_gpu")
     if place.tiny:
         return skipped("on simulated GPUs these tests are part of the test suite")
@@ -162,7 +162,7 @@ def curves_differ(actual, expected, early, late):
 
 
 def loss_curve(policy, early, late, replicas=0):
-    """Returns a check that compares losses with float32 on the CPU, for any policy. Both use the same number of replicas,
+    """Returns a check that compares losses with float32 on the CPU, for any policy. Both runs use the same number of replicas,
     because batch normalisation depends on each replica's part of the batch."""
     def run(place, runner):
         curves = place.__dict__.setdefault("cpu_losses", {})
@@ -200,7 +200,7 @@ def sanitizer(tool):
         outcome = runner.run(argv, place.environment())
         summary = next((line for line in reversed(outcome.output.splitlines()) if "ERROR SUMMARY" in line or "RACECHECK SUMMARY" in line), "")
         if outcome.timed_out:
-            return skipped(f"{tool}: not done within {outcome.seconds:.0f} s")
+            return skipped(f"{tool}: timed out after {outcome.seconds:.0f} s")
         if outcome.code != 0 or not summary:
             return failed(f"{tool}: {summary.strip('= ') or outcome.why()}", outcome.tail(60))
         return passed(summary.strip("= "))

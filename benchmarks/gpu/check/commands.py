@@ -65,12 +65,12 @@ def kill_group(process):
         except subprocess.TimeoutExpired:
             continue
         if number == signal.SIGTERM:
-            continue  # children may live on
+            continue  # child processes may still run
     process.wait()
 
 
 class Runner:
-    """Runner of commands within a time budget. Its `with` block ends programs that still run."""
+    """Runs commands within a time budget. Leaving its `with` block ends programs that still run."""
 
     def __init__(self, flags):
         self.flags = flags
@@ -93,7 +93,7 @@ class Runner:
         return self.keep
 
     def restart_budget(self):
-        """Begins the budget again, because a build does not count."""
+        """Restarts the time budget, because build time does not count."""
         self.deadline = time.monotonic() + self.flags.budget_seconds
 
     def begin_build(self, name, seconds):
@@ -134,7 +134,7 @@ class Runner:
             try:
                 output, errors = process.communicate(timeout=5)
             except subprocess.TimeoutExpired:
-                output, errors = "", "(a process that it started holds its output)"
+                output, errors = "", "(a child process keeps the output open)"
         except BaseException:
             kill_group(process)
             raise
@@ -174,7 +174,7 @@ class Talk:
         self.lines.put(None)
 
     def event(self, kind, seconds):
-        """Returns the next object of this kind. If there is none in time, returns None, and `problem` has the reason."""
+        """Returns the next object of this kind. If none arrives in time, returns None, and `problem` has the reason."""
         end = time.monotonic() + seconds
         while not self.problem:
             try:
@@ -207,7 +207,7 @@ class Talk:
             self.process.stdin.write(line + "\n")
             self.process.stdin.flush()
         except (OSError, ValueError, AttributeError):
-            pass  # event() then reports how it ended
+            pass  # event() then reports how the program ended
 
     def close(self):
         if self.process is not None:

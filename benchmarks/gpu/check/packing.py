@@ -11,7 +11,7 @@ import tarfile
 
 import programs
 
-LIMIT = 60 * 2**20  # of the archive
+LIMIT = 60 * 2**20  # maximum size of the archive, in bytes
 # Libraries that belong to every Linux system or to the machine with the GPU, so they are not
 # packed.
 NOT_TAKEN = re.compile(r"(linux-vdso|ld-linux|lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|resolv|util)\.so)")
@@ -50,11 +50,11 @@ def pack(build, target):
     missing = [path for path in binaries if not path.exists()]
     module = build / "lib" / "libtutti_cuda.so"
     if missing or not module.exists():
-        print(f"gpu_check: --pack: {(missing or [module])[0]} is not there; build it first: "
+        print(f"gpu_check: --pack: {(missing or [module])[0]} does not exist; build it first: "
               f"cmake --build {build} --target {' '.join(programs.TARGETS)}", file=sys.stderr)
         return 1
     if target.exists() and any(target.iterdir()) and not (target / programs.MANIFEST).exists():
-        print(f"gpu_check: --pack: {target} holds other files; expected a new or empty folder", file=sys.stderr)
+        print(f"gpu_check: --pack: {target} contains other files; expected a new or empty folder", file=sys.stderr)
         return 1
     shutil.rmtree(target, ignore_errors=True)
     binaries += [path for path in [build / "bin" / "test_gpu"] if path.exists()]
@@ -87,8 +87,8 @@ def finish(source, target, module):
     with tarfile.open(archive, "w:gz", compresslevel=6) as tar:
         tar.add(target, arcname=target.name)
     size = archive.stat().st_size
-    print(f"gpu_check: the same in {archive}: {size / 2**20:.1f} MiB; on the other machine, run tar -xf {archive.name}")
+    print(f"gpu_check: archive of these files: {archive}, {size / 2**20:.1f} MiB; on the other machine, run tar -xf {archive.name}")
     if size > LIMIT:
-        print(f"gpu_check: --pack: more than {LIMIT // 2**20} MiB; try a build with -DTUTTI_ONEDNN=OFF", file=sys.stderr)
+        print(f"gpu_check: --pack: expected an archive of at most {LIMIT // 2**20} MiB; try a build with -DTUTTI_ONEDNN=OFF", file=sys.stderr)
         return 1
     return 0

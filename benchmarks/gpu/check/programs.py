@@ -32,7 +32,7 @@ class Place:
         self.num_gpus, self.gpu_bytes = 0, 80e9  # until the row devices has queried them
         self.library_folders, self.nccl = [], ""
         self.nvcc, self.torch = None, None  # torch: the version, once queried
-        self.architectures = []             # of these GPUs: "90"
+        self.architectures = []             # compute capabilities of the GPUs, such as "90"
 
     def program(self, name):
         return self.root / "bin" / name
@@ -88,7 +88,7 @@ def find(flags, here, runner, table):
     else:
         place = Place(flags, pathlib.Path(flags.build or own / "build-gpu").resolve(), packed=False)
     if place.packed and not (place.root / MANIFEST).exists():
-        table.add(rows.failed(f"{place.root} is no pack; expected a folder that benchmarks/gpu/gpu_check --pack made; use --build for "
+        table.add(rows.failed(f"{place.root} is not a pack; expected a folder that benchmarks/gpu/gpu_check --pack created; use --build for "
                               "a build folder"), "programs")
         return None
     usable = True
@@ -107,7 +107,7 @@ def find(flags, here, runner, table):
     table.add(programs_row(place), "programs")
     if not flags.on_cpu:
         if not place.module().exists():
-            table.add(rows.failed(f"{place.module()} is not there: this build has no GPU module (CUDA was not found)"),
+            table.add(rows.failed(f"{place.module()} does not exist: this build has no GPU module (CUDA was not found)"),
                       "libraries")
             return None
         if not flags.simulate:
@@ -130,7 +130,7 @@ def driver_row(place, runner):
                            "with its GPUs (--gpus all)")
     smi = shutil.which("nvidia-smi")
     if not smi:
-        return rows.passed("libcuda.so.1 opens; nvidia-smi is not there to say more")
+        return rows.passed("libcuda.so.1 opens; nvidia-smi is not installed")
     outcome = runner.run([smi, "--query-gpu=name,driver_version,compute_cap,memory.total", "--format=csv,noheader"], limit=30)
     if not outcome.ok():
         return rows.failed(outcome.why(), outcome.tail())
@@ -215,7 +215,7 @@ def libraries_row(place):
         place.nccl = os.path.join(found["libnccl.so.2"], "libnccl.so.2")
     if missing:
         name, others = missing[0]
-        have = f"; there is {', '.join(others)}" if others else ""
+        have = f"; found {', '.join(others)}" if others else ""
         return rows.failed(f"{name} was not found{have}; install that version (CUDA's apt packages, or the pip wheels "
                            "that PyTorch uses)", "\n".join(f"{n}: not found{': ' + ', '.join(o) if o else ''}" for n, o in missing)
                            + "\nlooked in:\n" + "\n".join(folders), libraries=found)
@@ -229,7 +229,7 @@ def other_versions(name, folders):
 
 
 def unversioned_links(place):
-    """Makes a folder with a link libX.so to each libX.so.N of the wheels, which lack unversioned names. Returns its path."""
+    """Creates a folder with a link libX.so to each libX.so.N of the wheels, which lack unversioned names. Returns its path."""
     folder = place.root / "wheel_libraries"
     folder.mkdir(parents=True, exist_ok=True)
     for source in wheel_folders(place.flags.python):
@@ -244,7 +244,7 @@ def build(place, runner, table):
     """Configures and builds the programs that are needed, and adds a row to the table. Returns true on success."""
     source = place.source
     if not (source / "CMakeLists.txt").exists():
-        table.add(rows.failed(f"{place.root}: no programs, and no source to build them from"), "build")
+        table.add(rows.failed(f"{place.root}: the programs are missing, and there is no source to build them from"), "build")
         return False
     if place.nvcc is None and not place.tiny:
         table.add(rows.failed("not built: there is no nvcc (see the row toolkit)"), "build")

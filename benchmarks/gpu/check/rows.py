@@ -75,7 +75,7 @@ class Table:
         text = ", ".join(f"{number} {verdict}" for verdict, number in count.items() if number)
         what = "interrupted" if self.interrupted else "all correct" if self.exit_code() == 0 else "NOT all correct"
         if self.flags.simulate or self.flags.on_cpu:
-            what += " (no GPU took part)"
+            what += " (no GPU was used)"
         return f"gpu_check: {what}: {text}; {time.monotonic() - self.begin:.0f} s"
 
     def text(self):
@@ -101,7 +101,7 @@ class Table:
                 json.dump(self.json(), file, indent=1)
                 file.write("\n")
         if runner.kept_logs():
-            print(f"gpu_check: what programs printed is in {runner.folder}", file=sys.stderr)
+            print(f"gpu_check: the output of the programs is in {runner.folder}", file=sys.stderr)
 
 
 def shortened(text, width=120):
@@ -109,7 +109,7 @@ def shortened(text, width=120):
 
 
 def run_steps(steps, only, place, runner, table):
-    """Runs the steps. Each adds at least one row to the table, even if it fails."""
+    """Runs the selected steps. Each step adds its rows to the table, even if it fails."""
     for step in steps:
         if only and not any(step.name.startswith(name) for name in only):
             continue
@@ -123,7 +123,7 @@ def run_steps(steps, only, place, runner, table):
             runner.begin_step(step.name, 4 * step.limit if place.tiny else step.limit)
             try:
                 found = step.run(place, runner)
-            except Exception as error:  # a mistake in a check must not hide the other rows
+            except Exception as error:  # an error in one check must not hide the other rows
                 found = failed(f"gpu_check itself failed: {error!r}", traceback.format_exc())
         for row in found if isinstance(found, list) else [found]:
             table.add(row, step.name, step.kind, time.monotonic() - begin)

@@ -164,7 +164,7 @@ def resnet50(policy):
                 reason = contender.problem
             peers.append((mode, factor, contender, reason))
         contenders = [ours] + [peer[2] for peer in peers if peer[2] is not None]
-        for _ in range(rounds):  # alternating, so that a change of clocks affects all
+        for _ in range(rounds):  # alternating, so that a change of clock frequency affects all contenders
             for contender in contenders:
                 contender.round(round_steps, max(1.0, min(runner.left(), 60)))
         for contender in contenders:

@@ -6,7 +6,8 @@
 //     [--algorithm ring] [--plugin lib.so] [--steps 100]
 //
 // Each rank has its part of the global batch. Gradients are sums over examples, divided by the
-// global batch size after the all-reduce, so the steps are the same for any number of ranks.
+// global batch size after the all-reduce, so steps do not depend on the number of ranks, except for
+// rounding.
 #include <Eigen/Dense>
 #include <cstdio>
 #include <exception>

@@ -1,7 +1,7 @@
 // Cross-device operation between processes: calls Gloo through tutti's C interface for plugins.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A process is one Gloo rank. Its replicas are combined into the first one's buffer, which Gloo
+// A process is one Gloo rank. Its replicas are combined into the first replica's buffer, which Gloo
 // reduces across the processes. The result is copied to the other replicas. A single process does
 // not connect.
 #include <gloo/allgather.h>
@@ -62,7 +62,7 @@ Combine combine_of(std::int32_t op) {
   return nullptr;
 }
 
-// Returns NULL if the reduction of this type is not supported.
+// Returns the function that combines two buffers, or nullptr if `op` or `dtype` is not supported.
 Combine combine_of(std::int32_t op, std::int32_t dtype) {
   switch (dtype) {
     case TUTTI_FLOAT32:
@@ -104,7 +104,7 @@ std::chrono::milliseconds duration_of(std::int64_t timeout_ms) {
   return timeout_ms < 0 ? std::chrono::minutes(2) : std::chrono::milliseconds(timeout_ms);
 }
 
-// No exception may cross the C interface, so each is converted to a code and a message.
+// No exception may cross the C interface, so exceptions are converted to a code and a message.
 template <class Body>
 std::int32_t guarded(const Operation* self, tutti_error_v1* error, const Body& body) {
   const auto report = [error](std::int32_t code, const char* text) {
@@ -127,7 +127,7 @@ std::int32_t guarded(const Operation* self, tutti_error_v1* error, const Body& b
   }
 }
 
-// Returns "timeout_ms" from a JSON object that tutti wrote.
+// Returns "timeout_ms" from a JSON object that tutti wrote, or -1 if it is missing.
 std::int64_t timeout_in(const char* options_json) {
   constexpr std::string_view kKey = "\"timeout_ms\":";
   const std::string_view text = options_json;
@@ -169,7 +169,8 @@ std::int32_t all_reduce(void* object, std::int32_t op, const tutti_buffer_v1* re
     const tutti_buffer_v1& result = replicas[0];
     const Combine combine = combine_of(op, result.dtype);
     if (!combine)
-      throw Failure(TUTTI_UNIMPLEMENTED, "Gloo does not support this reduction of this type");
+      throw Failure(TUTTI_UNIMPLEMENTED,
+                    "Gloo does not support this reduction for this element type");
     for (std::uint32_t r = 1; r < num_replicas; ++r) {
       combine(result.data, result.data, replicas[r].data, result.count);
     }
@@ -267,7 +268,7 @@ void abort_call(void* object, std::int32_t, const char*) {
   auto& self = *static_cast<Operation*>(object);
   self.is_aborted = true;
   try {
-    // ends calls that are waiting for this connection
+    // This ends calls that wait for the connections.
     if (self.context) self.context->closeConnections();
   } catch (const std::exception&) {
   }

@@ -23,7 +23,7 @@ using Floats = std::vector<float>;
 
 struct TopK {
   double k = 0.01;
-  // values not sent yet, keyed by buffer id, with one entry per replica
+  // values not summed yet, keyed by buffer id, with one entry per replica
   std::map<std::uint64_t, std::vector<Floats>> kept_back;
 };
 
@@ -81,7 +81,7 @@ void* create(const tutti_group_v1*, const char* options_json, tutti_error_v1* er
   if (!(k > 0 && k <= 1)) {
     error->code = TUTTI_INVALID_ARGUMENT;
     std::snprintf(error->message, sizeof error->message,
-                  "option k: expected a number above 0 and up to 1, got %s", options_json);
+                  "option k: expected a number > 0 and <= 1, got %s", options_json);
     return nullptr;
   }
   auto* const self = new (std::nothrow) TopK;

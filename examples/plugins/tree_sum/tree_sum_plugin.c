@@ -1,4 +1,5 @@
-// A cross-device operation as a shared library, in C: sums replicas pairwise in a tree. CPU float32.
+// Cross-device operation in C, as a shared library: sums the float32 values of CPU replicas in a
+// tree.
 // SPDX-License-Identifier: Apache-2.0
 #include <stdio.h>
 #include <stdlib.h>

@@ -20,9 +20,9 @@ struct TapeOptions {
   bool watch_accessed_variables = true;
 };
 
-/// Records the operations of this thread from construction to destruction (tf.GradientTape). Tapes
-/// nest: an outer tape also records the operations of an inner tape's gradient(). Until stop(),
-/// only the thread that created the tape may use it.
+/// Records the operations of this thread from construction to stop() or destruction
+/// (tf.GradientTape). Tapes nest: an outer tape also records the operations of an inner tape's
+/// gradient(). Until stop(), only the thread that created the tape may use it.
 class GradientTape {
  public:
   /// Receives each gradient as soon as it is final, so that communication can overlap the backward
@@ -43,7 +43,8 @@ class GradientTape {
   /// sum of its elements, as in tf. A source on which the target does not depend has no gradient.
   /// Ends the recording of a non-persistent tape, on which a second call throws
   /// kFailedPrecondition. Throws kUnimplemented naming an operation that has no gradient. If
-  /// `on_ready` is set, it receives the gradients, and the returned gradients are undefined.
+  /// `on_ready` is set, it receives the gradients, and all returned gradients are empty
+  /// (is_none()).
   std::vector<Gradient> gradient(const Tensor& target, std::span<const Variable> sources,
                                  const OnReady& on_ready = {});
   std::vector<Gradient> gradient(const Tensor& target, std::span<const Tensor> sources);

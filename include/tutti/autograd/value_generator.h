@@ -9,7 +9,7 @@
 namespace tutti {
 
 /// Distribution of a variable's initial values. Element i depends only on (key, i), so that it is
-/// bit-identical for any partition into shards. A value type.
+/// bit-identical for any partition into shards.
 struct ValueGenerator {
   enum class Kind { kConstant, kUniform, kNormal, kTruncatedNormal, kIdentity };
   Kind kind = Kind::kConstant;
@@ -19,14 +19,14 @@ struct ValueGenerator {
   DType dtype = DType::kFloat32;
   Shape shape = {};  // shape of the full variable
 
-  /// Returns rows [first, first + count) on the CPU: [count, shape[1:]]. A scalar counts as one
-  /// row.
+  /// Returns rows [first, first + count), of shape [count, shape[1:]], on current_device(). A
+  /// scalar counts as one row.
   Tensor rows(std::int64_t first, std::int64_t count) const;
   bool operator==(const ValueGenerator&) const = default;
 };
 
 /// Returns an initializer that fills a whole variable with the generator's values for the
-/// variable's own key. Initializer::for_shape() (model/layers) returns it for these distributions.
+/// variable's own key. Initializer::for_shape() (model/layers) returns such initializers.
 Variable::Initializer generated_initializer(ValueGenerator without_key);
 /// For an initializer that generated_initializer() created, returns its generator with the
 /// variable's key; nullopt for any other initializer, which the caller must call instead.

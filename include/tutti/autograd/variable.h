@@ -29,7 +29,7 @@ class Variable {
  public:
   using Initializer = std::function<Tensor(const InitializerContext&)>;
 
-  /// Creates an empty reference: defined() is false, and functions that access the variable throw
+  /// Creates an empty handle: defined() is false, and functions that access the variable throw
   /// kFailedPrecondition.
   Variable() = default;
   /// Creates a variable. Throws kFailedPrecondition, naming the variable and the remedy, in a
@@ -55,7 +55,7 @@ class Variable {
   Tensor operator[](std::initializer_list<Index> indices) const;
 
   /// Assign, add or subtract `value`. A number is broadcast to the variable's shape; in a replica,
-  /// it counts as equal on all replicas.
+  /// it is assumed to be equal on all replicas.
   void assign(const Tensor& value) { write(AssignOp::kAssign, value); }
   void assign_add(const Tensor& value) { write(AssignOp::kAdd, value); }
   void assign_sub(const Tensor& value) { write(AssignOp::kSubtract, value); }

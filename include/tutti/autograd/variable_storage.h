@@ -72,7 +72,7 @@ struct TensorPart {
   DType dtype = DType::kFloat32;
   std::int64_t first = 0;
   std::vector<Tensor> values = {};  // consecutive elements, in rank-1 tensors
-  bool has_others = false;          // true if other processes store parts, too
+  bool has_others = false;          // true if other processes store other parts
 
   std::int64_t count() const;
   bool is_whole() const { return count() == shape.num_elements(); }
@@ -117,7 +117,7 @@ class VariableStorage {
   virtual void assign(AssignOp op, const Tensor& value, ValueOrigin origin) = 0;
   /// Writes each component once, without synchronization. Every replica passes a bit-identical
   /// `value`; outside of replicas, there is one call. The caller ensures that no replica reads
-  /// until all have written: optimizers call it between GradientReducer::finish() and
+  /// until all replicas have written: optimizers call it between GradientReducer::finish() and
   /// updates_done().
   virtual void assign_replicated(AssignOp op, const Tensor& value) = 0;
   virtual void scatter(ScatterOp op, const IndexedSlices& slices) = 0;
@@ -138,9 +138,8 @@ class VariableStorage {
   /// aggregate by tf's rule (ON_READ SUM: divided by the number of replicas). Throws kNotFound
   /// naming a missing variable; kInvalidArgument naming both shapes or dtypes if they differ.
   virtual void restore(const TensorLookup& lookup) = 0;
-  /// Returns, as one tensor, this process's part of a variable that is sharded over processes or
-  /// devices; nullopt if each process stores the entire variable. Not collective. Must be called
-  /// outside replicas.
+  /// Returns this process's part of a variable that is sharded over processes or devices; nullopt
+  /// if each process stores the entire variable. Not collective. Must be called outside replicas.
   virtual std::optional<TensorPart> save_part() const { return std::nullopt; }
   /// Replaces the elements that save_part() returns with `elements`, a tensor [count] on the host.
   virtual void restore_part(const Tensor& elements);
@@ -194,8 +193,8 @@ class VariableComponent {
 };
 
 namespace internal {
-/// Throws kInvalidArgument, beginning with `who`, unless `slices` are rows of a tensor of this
-/// shape.
+/// Throws kInvalidArgument, with `who` first in the message, unless `slices` are rows of a tensor
+/// of this shape and type.
 void check_slices(const IndexedSlices& slices, const Shape& shape, DType dtype,
                   const std::string& who);
 /// Returns the indices on the host, as int64. Throws kInvalidArgument if one is not in [0,

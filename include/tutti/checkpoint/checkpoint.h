@@ -69,7 +69,7 @@ struct CheckpointOptions {
 };
 
 struct RestoreOptions {
-  /// True to ignore tensors and state that the file contains but the program does not; otherwise
+  /// If true, ignores tensors and state that the file contains but the program lacks; if false,
   /// they are errors.
   bool ignore_unknown = false;
   /// For CheckpointManager::restore_latest(): if true, a damaged version is an error; if false, the
@@ -132,7 +132,7 @@ class Checkpoint {
   void save(const std::string& path, std::int64_t step = 0,
             const SourceLocation& where = SourceLocation::current()) const;
   /// Restores a file that save() wrote, or a version of a CheckpointManager (a folder). Throws
-  /// kDataLoss, naming the file, the offset and the tensor, for damaged bytes.
+  /// kDataLoss, naming the file and the tensor or offset, for damaged bytes.
   CheckpointInfo restore(const std::string& path, RestoreOptions options = {},
                          const SourceLocation& where = SourceLocation::current()) const;
   /// Same as restore(), but may precede add(): values whose names are not known yet wait in memory
@@ -142,7 +142,7 @@ class Checkpoint {
   CheckpointInfo restore_deferred(const std::string& path,
                                   const SourceLocation& where = SourceLocation::current());
   /// Returns the names for which restore_deferred() still keeps values, because nothing with these
-  /// names has been added yet. tf's assert_consumed() checks that there are none.
+  /// names has been added yet. tf's assert_consumed() checks that no such names remain.
   std::vector<std::string> waiting() const;
 
   /// Returns the contents of the file that save() writes, to send or store elsewhere. Collective:
@@ -196,7 +196,7 @@ void save_weights(const std::string& path, const std::vector<Variable>& variable
                   const SourceLocation& where = SourceLocation::current());
 /// Options for load_weights() with files from other programs.
 struct LoadWeightsOptions {
-  /// If true, ignores tensors that belong to no variable; if false, they are errors.
+  /// If true, ignores state, and tensors that belong to no variable; if false, they are errors.
   bool ignore_unknown = false;
   /// Map from names in the file to names of variables: {"fc1.weight", "dense/kernel"}.
   std::map<std::string, std::string> rename = {};
@@ -210,7 +210,7 @@ struct LoadWeightsOptions {
   bool strict = true;
 };
 
-/// Loads variables from a file of weights, a full checkpoint (its state is ignored), or a Hugging
+/// Loads variables from a file of weights, a full checkpoint (see ignore_unknown), or a Hugging
 /// Face model: its folder, or its `model.safetensors.index.json`. Floating-point tensors are cast
 /// to the types of the variables, which is logged once. Changes everything or nothing, like
 /// Checkpoint::restore(). Throws kInvalidArgument, listing the contents of the file and the

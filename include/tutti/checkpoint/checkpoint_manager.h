@@ -61,7 +61,8 @@ class CheckpointManager {
   /// versions beyond max_to_keep. Returns the version's path. Requires: step >= 0. Throws (see
   /// OnSaveError) kResourceExhausted if the disk is full, kFailedPrecondition if another process is
   /// saving into this folder, and kUnavailable for other failures. An asynchronous save first waits
-  /// for the previous one; if that one failed, throws its error without saving this step.
+  /// for the previous save; if that failed, throws its error (see OnSaveError) without saving
+  /// `step`.
   std::string save(std::int64_t step);
 
   /// Waits until the save in progress has reached the disk or failed. Throws the same errors as

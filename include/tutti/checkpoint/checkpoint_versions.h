@@ -1,4 +1,4 @@
-// Lists and checks the versions in the folder of a CheckpointManager.
+// Functions that list and check the versions in the folder of a CheckpointManager.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,11 +10,11 @@
 
 namespace tutti {
 
-/// State of a version; only a kWhole one can be restored.
+/// State of a version. Only kWhole versions can be restored.
 enum class VersionState {
   kWhole,       // index and file sizes match; verify_checkpoint() checks every byte
   kUnfinished,  // saving was interrupted
-  kDamaged,
+  kDamaged,     // or in a format that this program cannot read
 };
 
 /// Returns "whole", "unfinished" or "damaged".
@@ -26,7 +26,7 @@ struct CheckpointVersion {
   std::int64_t step = 0;
   std::int64_t sequence = 0;  // number of the save, from 1; 0: a single file of an earlier format
   VersionState state = VersionState::kWhole;
-  std::string problem;  // description of the damage, if damaged
+  std::string problem;  // reason why the version is not kWhole, or empty
   std::uint64_t num_bytes = 0;
   std::size_t num_tensors = 0;
 };

@@ -15,7 +15,7 @@
 
 namespace tutti {
 
-/// Values set by the program, which override those found by a resolver.
+/// Values set by the program that override the values found by a resolver.
 struct ResolverOverrides {
   std::optional<std::string> task_type = {};
   std::optional<int> task_id = {};
@@ -23,9 +23,9 @@ struct ResolverOverrides {
   std::optional<std::string> environment = {};
 };
 
-/// Base class of cluster resolvers. Built-in ones (resolvers/) read their source once, in the
-/// constructor. resolver_from_environment() in resolver_registry.h chooses one. Const functions are
-/// thread-safe; setters are not.
+/// Base class of cluster resolvers. Built-in resolvers (resolvers/) read their source once, in the
+/// constructor. resolver_from_environment() in resolver_registry.h chooses a resolver. Const
+/// functions are thread-safe; setters are not.
 class ClusterResolver {
  public:
   virtual ~ClusterResolver() = default;
@@ -40,7 +40,7 @@ class ClusterResolver {
   std::map<std::string, int> num_accelerators(const std::optional<std::string>& task_type = {},
                                               std::optional<int> task_id = {}) const;
   /// Returns an id that differs between two launches on the same machines, taken from TUTTI_JOB_ID
-  /// or Slurm's job and step; "" if the source has none.
+  /// or the launcher (Slurm, MPI); "" if neither provides one.
   virtual std::string job_id() const { return {}; }
 
   /// The task of this process; "" and nullopt if unknown.
@@ -57,7 +57,8 @@ class ClusterResolver {
   void set_rpc_layer(std::string rpc_layer) { rpc_layer_ = std::move(rpc_layer); }
 
   /// Returns the address of a task (default: this process's), such as "grpc://a:2222"; "" if there
-  /// is no server to connect to. Throws kNotFound, listing the known tasks, for an unknown one.
+  /// is no server to connect to. Throws kNotFound, which lists the known tasks, for an unknown
+  /// task.
   std::string master(const std::optional<std::string>& task_type = {},
                      std::optional<int> task_id = {},
                      const std::optional<std::string>& rpc_layer = {}) const;
@@ -94,10 +95,9 @@ class ClusterResolver {
 /// Returns "grpc://a:2222", or the address alone if `rpc_layer` is empty. Returns "" for "".
 std::string format_master_url(std::string_view address, std::string_view rpc_layer);
 
-// Environment variables as a value, so that code that reads them is testable and reproducible.
-
 /// Environment variables by name. Resolvers copy one in their constructor, so later changes to the
-/// process's environment do not affect them. A value type.
+/// process's environment do not affect them. A value type, so that code that reads variables is
+/// testable.
 class Environment {
  public:
   using Variables = std::map<std::string, std::string, std::less<>>;
@@ -137,7 +137,7 @@ struct StaticResolverOptions {
   std::string name = "StaticResolver";  // used in messages
 };
 
-/// Resolver that returns the values that it was constructed with (tf's SimpleClusterResolver).
+/// Resolver that returns the values passed to its constructor (tf's SimpleClusterResolver).
 ///
 ///     StaticResolver resolver({{"worker", {"a:2222", "b:2222"}}}, {.task_type = "worker",
 ///                             .task_id = 1});
@@ -155,7 +155,7 @@ class StaticResolver : public ClusterResolver {
   ClusterSpec cluster_spec() const override { return cluster_; }
 
  protected:
-  /// Returns the same number for every task, as tf does.
+  /// Returns the same number for every task, as tf's SimpleClusterResolver does.
   std::map<std::string, int> find_accelerators(const std::optional<Task>&) const override {
     return num_accelerators_;
   }
@@ -172,13 +172,11 @@ class StaticResolver : public ClusterResolver {
   std::map<std::string, int> num_accelerators_;
 };
 
-// Several resolvers combined.
-
 /// Union of several resolvers (tf's UnionClusterResolver). The constructor reads them and does not
-/// keep them. Task, environment, protocol and accelerators are those of the first resolver. Address
-/// lists of the same job are concatenated; if one of them has explicit indices, all keep their
-/// indices (lists count from 0), and a duplicate index throws kAlreadyExists naming both addresses.
-/// Throws kInvalidArgument if `resolvers` is empty.
+/// keep them. Task, environment, protocol and accelerators are those of the first resolver.
+/// Addresses of the same job are concatenated. If the indices of one resolver's job have gaps, all
+/// tasks of that job keep their indices, and a duplicate index throws kAlreadyExists naming both
+/// addresses. Throws kInvalidArgument if `resolvers` is empty.
 class UnionResolver : public ClusterResolver {
  public:
   explicit UnionResolver(const std::vector<const ClusterResolver*>& resolvers,

@@ -29,8 +29,7 @@ struct Task {
 std::ostream& operator<<(std::ostream& out, const Task& task);
 
 /// Addresses (host:port) of one job: a list, or a map that may have gaps. `{"a:1", "b:1"}` equals
-/// `{{0, "a:1"}, {1, "b:1"}}`. "" stands for an address that is unknown until the tasks connect. A
-/// value type.
+/// `{{0, "a:1"}, {1, "b:1"}}`. An address of "" is unknown until the tasks connect. A value type.
 class JobTasks {
  public:
   JobTasks() = default;

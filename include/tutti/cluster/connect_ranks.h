@@ -13,13 +13,13 @@
 
 namespace tutti {
 
-/// Returns a communicator of all processes that `tutti run`, `mpirun`, `srun` or a cluster's
-/// operator started as workers (and chief), in the order of resolver_from_environment(). Without a
-/// cluster, it has one rank. Collective: every process must call it. Waits up to 5 minutes. If a
-/// process dies, stops or hangs, all ranks' calls fail with an error that names it. Destroy the
-/// communicator before main() returns, so that this process leaves the job. Throws kInvalidArgument
-/// if the cluster is invalid or this task does not train, and kDeadlineExceeded naming the workers
-/// that did not join.
+/// Returns a communicator of all workers (and the chief, as rank 0) that `tutti run`, `mpirun`,
+/// `srun` or a cluster's operator started, as resolver_from_environment() finds them. Without a
+/// cluster, the communicator has one rank. Collective: every process must call it. Waits up to 5
+/// minutes. If a process dies, stops or hangs, all ranks' calls fail with an error that names that
+/// process. Destroy the communicator before main() returns, so that this process leaves the job.
+/// Throws kInvalidArgument if the cluster is invalid or this task does not train, and
+/// kDeadlineExceeded naming the workers that did not join.
 std::shared_ptr<Communicator> communicator_from_environment(
     const CommunicatorOptions& options = {});
 

@@ -1,4 +1,4 @@
-// Key-value stores that all ranks can reach: files in a shared folder.
+// Key-value store in a folder that all ranks can access.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

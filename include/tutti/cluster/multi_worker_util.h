@@ -1,8 +1,8 @@
 // Rules about the tasks of a cluster: chief, workers, and validation.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Mirrors tf's multi_worker_util. Functions that take a task or a task type throw the errors of
-// validate_cluster().
+// Mirrors TensorFlow's multi_worker_util. Functions that take a task or a task type throw the
+// errors of validate_cluster().
 #pragma once
 
 #include <string>
@@ -32,7 +32,7 @@ Task require_task(const ClusterResolver& resolver);
 std::vector<std::string> doubts_about(const ClusterResolver& resolver);
 
 /// Returns true if the task writes checkpoints and logs: the chief; worker 0 if there is no chief;
-/// an evaluator, which is a cluster by itself; the only task of an empty cluster.
+/// an evaluator, which forms a cluster by itself; the only task of an empty cluster.
 bool is_chief(const ClusterSpec& cluster, const Task& task);
 /// Returns the task's rank among the tasks that train: the chief, then the workers. For an
 /// evaluator, returns its index. Throws kInvalidArgument for ps.

@@ -33,8 +33,8 @@ struct ChosenResolver {
 
 /// Chooses the resolver for the first of these that is present in the environment: TF_CONFIG (not
 /// empty); an MPI launcher; a Slurm step (srun); PMI or PMIx variables without Slurm;
-/// TUTTI_KUBERNETES_JOBS in a pod; SM_HOSTS. If there is none, returns a resolver for a single
-/// local worker. mpirun precedes Slurm because under Slurm it starts its helpers with srun.
+/// TUTTI_KUBERNETES_JOBS; SM_HOSTS. If none is set, returns a resolver for a single local worker.
+/// MPI precedes Slurm, because under Slurm, mpirun starts its helper processes with srun.
 ChosenResolver choose_resolver(const Environment& environment = Environment::of_process());
 /// Same as choose_resolver(), but logs the reason for the choice, unless this process is alone.
 std::unique_ptr<ClusterResolver> resolver_from_environment(

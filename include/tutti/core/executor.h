@@ -31,12 +31,12 @@ class Executor {
 /// Returns the number of threads started by Executor::system() that are still running.
 int num_running_threads();
 
-/// Returns the number of running threads of Executor::system() that are not blocked in a CondVar,
-/// RunToken or Thread::join().
+/// Returns the number of running threads of Executor::system() that are not in an AsleepScope. A
+/// thread is in one while it waits, for example, for a CondVar, RunToken or Thread::join().
 int num_awake_threads();
 
-/// Returns true if a thread that Executor::system() did not start (such as main) is asleep in a
-/// CondVar, RunToken or Thread::join().
+/// Returns true if a thread that Executor::system() did not start (such as main) is in an
+/// AsleepScope.
 bool user_thread_sleeps();
 
 /// Scope in which the calling thread counts as asleep.

@@ -50,7 +50,7 @@ constexpr std::size_t num_fields() {
 template <class T>
 constexpr auto tie_fields(T& object) {
   constexpr std::size_t kSize = num_fields<std::remove_const_t<T>>();
-  static_assert(kSize <= kMostFields, "a struct of more than kMostFields members");
+  static_assert(kSize <= kMostFields, "expected a struct with at most kMostFields members");
 #define TUTTI_TIE_FIELDS(size, ...) \
   if constexpr (kSize == size) {    \
     auto& [__VA_ARGS__] = object;   \
@@ -98,7 +98,7 @@ struct Unmade {
   T value;
 };
 
-/// Pointer as a template argument. It is a class because clang accepts only such a wrapper.
+/// Pointer as a template argument, wrapped in a class because clang rejects the bare pointer.
 template <class T>
 struct FieldPointer {
   T* pointer;
@@ -130,7 +130,7 @@ inline constexpr std::string_view kFieldName = name_in_function(
 
 /// Calls fn(name, member) for each member of an aggregate, in order, so that options can be written
 /// and read without a list of names. Requires: at most kMostFields members, no base class, no
-/// array.
+/// array members.
 template <class T, class Function>
 void for_each_field(T& t, const Function& fn) {
   using Plain = std::remove_const_t<T>;

@@ -10,9 +10,8 @@
 
 namespace tutti {
 
-/// Parser that binds flags to variables. With `--help`, it prints the help and exits with code 0;
-/// for an unknown flag or a bad value, it prints one line (flag, expected, got) and exits with code
-/// 2.
+/// Parser that binds flags to variables. For `--help`, parse() prints the help and returns 0; for
+/// an unknown flag or a bad value, it prints one line (flag, expected, got) and returns 2.
 class Flags {
  public:
   explicit Flags(std::string description);
@@ -33,17 +32,18 @@ class Flags {
   void add_choice(const std::string& name, std::string& variable,
                   const std::vector<std::string>& choices, const std::string& help);
   /// Removes flags that shared code declares but this program does not use. The program then
-  /// refuses them as unknown. Throws kInvalidArgument for a flag that was not declared.
+  /// rejects them as unknown. Throws kInvalidArgument for a flag that was not declared.
   void remove(const std::vector<std::string>& names);
   /// Sets the text at the end of the help, such as examples.
   void add_footer(const std::string& text);
   /// Adds a subcommand. `body` runs, and returns the exit code, if the command line names the
-  /// subcommand. `declare` adds its flags or nested subcommands. If there are nested ones, the
+  /// subcommand. `declare` adds its flags or nested subcommands. If it has nested subcommands, the
   /// command line must name one of them, which runs instead of `body`.
   void add_command(const std::string& name, const std::string& help,
                    const std::function<void(Flags&)>& declare, std::function<int()> body);
 
-  /// Returns the exit code if the program should end now, or -1 to continue.
+  /// Parses the command line and runs the subcommand, if it names one. Returns the exit code if the
+  /// program should end now, or -1 to continue.
   [[nodiscard]] int parse(int argc, char** argv);
 
  private:

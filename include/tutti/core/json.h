@@ -12,7 +12,7 @@
 
 namespace tutti {
 
-/// A JSON value. Objects keep the order in which members were added. A value type.
+/// JSON value with value semantics. Objects keep the order in which members were added.
 class Json {
  public:
   using Array = std::vector<Json>;
@@ -55,8 +55,8 @@ class Json {
   bool is_string() const { return std::holds_alternative<std::string>(value_); }
   bool is_number() const;
 
-  /// Return the value. Throw kInvalidArgument, with the expected and the actual kind, if the value
-  /// is of another kind.
+  /// The as_...() functions return the value. They throw kInvalidArgument, with the expected and
+  /// the actual kind, if the value is of another kind.
   bool as_bool() const;
   std::int64_t as_int() const;  // a number without a fractional part, in the range of int64
   double as_double() const;     // any number
@@ -64,7 +64,8 @@ class Json {
   const Array& as_array() const;
   const Object& as_object() const;
 
-  /// Returns the member of that name, or nullptr. Throws kInvalidArgument if this is not an object.
+  /// Returns the member with that name, or nullptr. Throws kInvalidArgument if this is not an
+  /// object.
   const Json* find(std::string_view name) const;
   /// Returns the member with that name. Throws kInvalidArgument, naming the member, if it is
   /// missing.
@@ -78,7 +79,8 @@ class Json {
   void push_back(Json value);
 
   /// Returns compact text (one line), or text indented by `indent` spaces. NaN and infinities
-  /// become null. Doubles read back to the same bits. Bytes that are not UTF-8 become U+FFFD.
+  /// become null. Reading a double back gives the same bits. Bytes that are not UTF-8 become
+  /// U+FFFD.
   std::string dump(int indent = -1) const;
 
   /// Calls `visitor` with this value's nullptr_t, bool, int64_t, double, string, Array or Object.

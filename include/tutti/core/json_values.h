@@ -25,7 +25,7 @@ namespace tutti {
 /// JSON form of values of type T, as two static functions: Json to(const T&), and T from(const
 /// Json&), which throws kInvalidArgument with the expected value. Options structs (aggregates) need
 /// no specialisation: they become objects of their members, and members missing from the JSON keep
-/// their defaults. Specialise it for a type of your own that is a member of options.
+/// their defaults. Specialise it for your own types of members.
 template <class T>
 struct JsonForm;
 
@@ -153,7 +153,7 @@ struct JsonForm<std::pair<A, B>> {
   }
 };
 
-/// Types with member functions to_json() and (static) from_json().
+/// JSON form of types with member functions to_json() and (static) from_json().
 template <class T>
 requires requires(const T& value, const Json& json) {
   { value.to_json() } -> std::same_as<Json>;
@@ -187,7 +187,7 @@ auto json_members(T& options) {
 
 }  // namespace internal
 
-/// Options structs.
+/// JSON form of options structs (aggregates): an object of their members.
 template <class T>
 requires std::is_aggregate_v<T>
 struct JsonForm<T> {
@@ -218,7 +218,7 @@ using CallReader = std::function<Made(const Json::Array& call)>;
 /// Throws kInvalidArgument unless the call has `count` arguments.
 void require_arguments(const Json::Array& call, std::size_t count);
 
-/// Rethrows the current exception, with the argument's number added to its message.
+/// Rethrows the current exception; if it is an Error, adds the argument's number to its message.
 [[noreturn]] void throw_in_argument(std::size_t index);
 
 template <class Argument>

@@ -114,7 +114,7 @@ class RandomContextScope {
 
 /// Sets the seed of initialisers, dropout and strategies (default 0; a strategy restored from a
 /// checkpoint keeps the checkpoint's seed). Resets the counters of variables and layers, so that
-/// building the same model again gives the same weights (tf.random.set_seed). Call it while no
+/// building the same model again gives the same weights, as in tf.random.set_seed. Call it while no
 /// replica runs.
 void set_random_seed(std::uint64_t seed);
 std::uint64_t random_seed();

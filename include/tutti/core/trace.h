@@ -17,7 +17,8 @@ namespace tutti {
 /// the process, writes them to `path` as Chrome trace events (JSON; open it in Perfetto or
 /// chrome://tracing). Each task of a job writes its own file: "t.worker-1.json" for "t.json". Times
 /// are those of the machine's steady clock, so that the events of several files can be merged.
-/// Throws kFailedPrecondition if a trace is already being recorded.
+/// Throws kFailedPrecondition if a trace is already being recorded, and kInvalidArgument for an
+/// empty path.
 void start_trace(const std::string& path);
 /// Ends the recording and writes the file; does nothing if no trace is being recorded. Throws
 /// kUnavailable if the file cannot be written.
@@ -29,7 +30,7 @@ void start_trace_from_environment();
 namespace internal {
 /// Sets the name of this process's task in its job: traces are written to "t.worker-1.json" instead
 /// of "t.json", and their events have `rank` as their process number. A process that runs several
-/// tasks of a job has no such name.
+/// tasks of a job has no task name.
 void set_trace_task(const std::string& task, int rank);
 
 inline std::atomic<bool> trace_is_recording{false};

@@ -14,7 +14,7 @@ namespace tutti {
 /// Combines `inputs` (one per replica) into `output` along the canonical tree over replica numbers
 /// (docs/determinism.md). In each round, value 2i + 1 is added to value 2i; an unpaired last value
 /// moves to the next round unchanged. 16-bit numbers are combined as floats and rounded once.
-/// Inputs are not changed; `output` may be one of them. Throws kInternal for MEAN.
+/// `output` may be one of the inputs; the other inputs are not changed. Throws kInternal for MEAN.
 void reduce_along_tree(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs,
                        std::byte* output, std::size_t count);
 
@@ -40,8 +40,9 @@ struct CanonicalNode {
 std::vector<CanonicalNode> canonical_nodes(int first, int count, int num_replicas);
 
 /// Combines the values of `nodes` into the root's value, which is bit-identical to the result of
-/// reduce_along_tree() for all replicas' values. Throws kInternal unless the nodes are disjoint, in
-/// order, and cover all replicas. Callers widen 16-bit types first. `output` may be an input.
+/// reduce_along_tree() for all replicas' values. Throws kInternal unless the nodes follow one
+/// another from replica 0 on and form complete subtrees. Callers widen 16-bit types first. `output`
+/// may be an input.
 void combine_nodes(ReduceOp op, DType dtype, std::span<const CanonicalNode> nodes,
                    std::span<const std::byte* const> inputs, std::byte* output, std::size_t count);
 
@@ -49,7 +50,7 @@ namespace internal {
 
 /// Returns true for SUM, MIN, MAX and PRODUCT of every type except bool, for which it returns true
 /// only for MIN and MAX. An algorithm that combines more than two values in several steps must
-/// refuse 16-bit types itself, because it would round at each step.
+/// reject 16-bit types itself, because it would round at each step.
 inline bool can_combine(ReduceOp op, DType dtype) {
   if (op == ReduceOp::kMean) return false;
   return dtype != DType::kBool || op == ReduceOp::kMin || op == ReduceOp::kMax;

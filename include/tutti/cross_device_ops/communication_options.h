@@ -42,7 +42,7 @@ inline constexpr std::chrono::milliseconds kDefaultTimeout = std::chrono::second
 struct CommunicationOptions {
   /// Approximate size of the buffers into which tensors are packed, in bytes; 0: 4 MiB.
   std::int64_t bytes_per_pack = 0;
-  /// Size of the first pack of a step's gradients, in bytes; a small one is reduced early in the
+  /// Size of the first pack of a step's gradients, in bytes; a small pack is reduced early in the
   /// backward pass. 0: bytes_per_pack, at most 1 MiB.
   std::int64_t first_bytes_per_pack = 0;
   /// Time, above 0, for which a collective waits for a missing replica; unset: kDefaultTimeout.
@@ -54,7 +54,7 @@ struct CommunicationOptions {
 
   /// Type for sending the gradients that a strategy sums in minimize() and apply_gradients(), if
   /// they are float32 and dense. 16-bit types, integers and IndexedSlices are sent unchanged;
-  /// float64 is refused. Other reductions are exact.
+  /// float64 is rejected. Other reductions are exact.
   WireCompression compression = WireCompression::kNone;
   /// Treatment of non-finite values in the gradients that a strategy sums, whatever their type.
   NonFinitePolicy non_finite = NonFinitePolicy::kIgnore;

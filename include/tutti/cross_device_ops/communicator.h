@@ -39,12 +39,12 @@ struct CommunicatorOptions {
   /// Time after which a waiting call logs the missing ranks, each with its state and the time spent
   /// in it.
   Duration stall_after = std::chrono::seconds(10);
-  /// If any rank sets kHosts, all ranks use the hosts.
+  /// If any rank sets kHosts, all ranks use kHosts.
   GpuCallsBy gpu_calls = GpuCallsBy::kNccl;
 };
 
-/// Handle of a started call. wait() may be called on handles in any order. The destructor waits for
-/// the call without throwing. Movable. Not thread-safe.
+/// Handle of an asynchronous call (start_*). wait() may be called on handles in any order. The
+/// destructor waits for the call without throwing. Movable. Not thread-safe.
 class CollectiveHandle {
  public:
   CollectiveHandle() = default;
@@ -75,14 +75,14 @@ struct CallProgress {
 /// rank only, all ranks throw, and the other ranks' error names that rank and its reason. If all
 /// ranks refuse a call within 2 s, the communicator stays usable. Buffers are CPU memory of any
 /// alignment, except in calls with CallOptions::gpu. bfloat16 and float16 are combined as float32
-/// and rounded once. MEAN is SUM divided by size(), for floating-point types only; bool has MIN and
-/// MAX only.
+/// and rounded once. MEAN is SUM divided by size(), for floating-point types only; bool supports
+/// MIN and MAX only.
 ///
 /// Other errors that any call may throw: kDeadlineExceeded naming the ranks that did not join the
 /// call, kAborted, or kUnavailable (a peer exited). After one of these, later calls throw the same
 /// reason.
 ///
-/// On GPUs (CallOptions::gpu), buffers are memory of one GPU, the same in all calls. A call is
+/// On GPUs (CallOptions::gpu), buffers are memory of one GPU, the same GPU in all calls. A call is
 /// ordered within the caller's stream. On the first call, the ranks agree on the implementation;
 /// NCCL's setup takes some seconds.
 ///
@@ -101,7 +101,8 @@ struct CallProgress {
 /// the reason. Throws kUnavailable if there is no such GPU, and kFailedPrecondition for a stream
 /// that is being captured.
 ///
-/// Not thread-safe: one call at a time (start_* included), except abort().
+/// Not thread-safe: one call at a time (start_* included), except abort(), allocate() and
+/// progress().
 class Communicator {
  public:
   explicit Communicator(std::unique_ptr<internal::CollectiveEngine> engine,
@@ -122,8 +123,9 @@ class Communicator {
   /// it without a copy; nullptr if collectives treat all memory alike.
   std::shared_ptr<BufferAllocator> allocator() const;
   /// Allocates memory from allocator() as plain bytes, aligned to 64 bytes and not cleared. Falls
-  /// back to ordinary memory if there is no allocator or too little memory left. The memory lives
-  /// as long as the pointer and its copies, even longer than the communicator. Thread-safe.
+  /// back to ordinary memory if there is no allocator or too little memory left. The memory stays
+  /// valid while the pointer or a copy of it exists, even after the communicator is destroyed.
+  /// Thread-safe.
   std::shared_ptr<std::byte> allocate(std::size_t bytes) const;
 
   /// Combines all ranks' buffers in place: afterwards, every rank's buffer holds the result.
@@ -161,8 +163,9 @@ class Communicator {
   void barrier(const CallOptions& options = {},
                const SourceLocation& where = SourceLocation::current());
 
-  /// Same as the functions above, but return without waiting; a thread of the communicator runs the
-  /// calls in order. Memory must stay valid and unchanged until the handle's wait() has returned.
+  /// Asynchronous forms of the functions above: they return without waiting, and a thread of the
+  /// communicator runs the calls in order. Memory must stay valid and unchanged until the handle's
+  /// wait() has returned.
   CollectiveHandle start_all_reduce(ReduceOp op, const Elements& data,
                                     const CallOptions& options = {},
                                     const SourceLocation& where = SourceLocation::current());
@@ -242,7 +245,7 @@ IndexedSlices all_reduce(Communicator& communicator, ReduceOp op, const IndexedS
 Tensor all_gather(Communicator& communicator, const Tensor& value, CallOptions options = {},
                   SourceLocation where = SourceLocation::current());
 
-/// Returns rank `root`'s tensor. The other ranks pass one of the same shape and dtype.
+/// Returns rank `root`'s tensor. The other ranks pass a tensor of the same shape and dtype.
 Tensor broadcast(Communicator& communicator, const Tensor& value, int root,
                  CallOptions options = {}, SourceLocation where = SourceLocation::current());
 

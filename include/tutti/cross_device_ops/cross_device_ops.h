@@ -97,10 +97,10 @@ struct SegmentedSum {
 /// functions check arguments, pack small tensors, and turn MEAN into SUM and a division. They
 /// reduce bfloat16 and float16 as float32 and round once if supports() returns false or the
 /// reduction is MEAN. For other unsupported combinations they copy all values to one device and
-/// reduce there. The public functions take the values of all members, so they are for groups within
-/// one process. A Communicator calls operations that span processes. A new algorithm implements
-/// name, supports and all_reduce_buffers. Not thread-safe, except all_reduce_buffers of a sliceable
-/// operation, and abort().
+/// reduce there. The public functions take the values of all members, so they work only for groups
+/// within one process. A Communicator calls operations that span processes. A new algorithm
+/// implements name, supports and all_reduce_buffers. Not thread-safe, except all_reduce_buffers of
+/// a sliceable operation, and abort().
 class CrossDeviceOps {
  public:
   virtual ~CrossDeviceOps() = default;
@@ -115,7 +115,7 @@ class CrossDeviceOps {
   /// Returns an upper bound on the error of a SUM or MEAN of floating-point types; `tutti conform`
   /// checks it. The error is relative to the sum, over the replicas, of each replica's largest
   /// magnitude in the buffer. 0 means that only additions round; infinity means that there is no
-  /// bound. The bound is 0 if the grade is kCanonical.
+  /// bound. The bound is 0 if determinism() is kCanonical.
   virtual double max_relative_error() const { return 0.0; }
   /// Returns true if the operation's group may have members in other processes. The `*_buffers`
   /// functions then receive only the buffers of this process's replicas, whereas root and counts
@@ -124,7 +124,7 @@ class CrossDeviceOps {
   /// Returns true if the operation overrides the `*_buffers` function of this collective. The
   /// defaults are composed of all_reduce_buffers and copies.
   virtual bool provides(Collective collective) const;
-  /// Ends the running call and all later ones with kAborted and this reason. Thread-safe.
+  /// Ends the running call and all later calls with kAborted and this reason. Thread-safe.
   virtual void abort(const Error& reason) noexcept;
   /// Returns true if work in GPU streams may still be running. Abandons work that has failed or
   /// takes too long; throws the reason if any was abandoned. Thread-safe, even during a call.
@@ -176,10 +176,10 @@ class CrossDeviceOps {
   /// Combines all inputs into `output`, which may be inputs[root].
   void reduce(ReduceOp op, std::span<const ReplicaBuffer> inputs, const ReplicaBuffer& output,
               int root, const CommunicationOptions& options = {});
-  /// Copies buffers[root] into the others.
+  /// Copies buffers[root] into all other buffers.
   void broadcast(std::span<const ReplicaBuffer> buffers, int root);
-  /// Writes the concatenation of all inputs, in replica order, to each output. Counts may differ.
-  /// inputs[r] may be the part of outputs[r] that receives it.
+  /// Writes the concatenation of all inputs, in replica order, to each output. The inputs' counts
+  /// may differ. inputs[r] may be the part of outputs[r] that receives it.
   void all_gather(std::span<const ReplicaBuffer> inputs, std::span<const ReplicaBuffer> outputs);
   /// Combines the inputs; outputs[r] receives part r. The count of each input is the sum of the
   /// outputs' counts. outputs[r] may be part r of inputs[r].

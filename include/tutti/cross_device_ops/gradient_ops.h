@@ -11,9 +11,9 @@
 
 namespace tutti {
 
-/// Returns the sum of gradients of one kind, on the device of the first one. Dense gradients are
-/// added along the canonical tree; IndexedSlices are concatenated. Throws kInvalidArgument for an
-/// empty list, a mix of kinds, or differing shapes or types. Equivalent of tf's
+/// Returns the sum of gradients of one kind, on the device of the first gradient. Dense gradients
+/// are added along the canonical tree; IndexedSlices are concatenated. Throws kInvalidArgument for
+/// an empty list, a mix of kinds, or differing shapes or types. Equivalent to tf's
 /// aggregate_tensors_or_indexed_slices.
 Gradient aggregate(std::span<const Gradient> gradients);
 
@@ -36,8 +36,8 @@ IndexedSlices concatenate_slices(ReduceOp op, std::span<const IndexedSlices> per
 
 /// Returns the sum over replicas with unique ascending indices. First adds each replica's own
 /// duplicates in position order, then adds rows along the canonical tree, where a replica without a
-/// row counts as zeros. The result is therefore bit-identical to the dense sum. In both sums, -0 in
-/// one replica plus the zero of another gives +0.
+/// row counts as zeros. The result is therefore bit-identical to the dense sum. In both sums, -0
+/// from one replica plus +0 from another gives +0.
 IndexedSlices sum_slices_canonically(std::span<const IndexedSlices> per_replica,
                                      Device destination);
 

@@ -24,8 +24,7 @@ class KeyValueStore {
   /// Sets a value atomically, replacing an existing one: readers see the full value or none.
   virtual void set(std::string_view key, std::string_view value) = 0;
   virtual std::optional<std::string> get(std::string_view key) = 0;
-  /// Returns the value of each key, in the order of `keys`. With a remote store, this takes only
-  /// one exchange.
+  /// Returns the value of each key, in the order of `keys`. A remote store needs only one request.
   virtual std::vector<std::optional<std::string>> get_all(std::span<const std::string> keys);
   /// Waits for the key and returns its value. Throws kDeadlineExceeded, naming the store and the
   /// key.
@@ -76,7 +75,7 @@ class InProcessStore final : public KeyValueStore {
 };
 
 namespace internal {
-/// Check keys and values for every store. Throw kInvalidArgument with `store` first in the message.
+/// Check keys and values for all stores. Throw kInvalidArgument; the message begins with `store`.
 void check_store_key(std::string_view store, std::string_view key);
 void check_store_value(std::string_view store, std::string_view key, std::string_view value);
 }  // namespace internal

@@ -13,7 +13,8 @@ namespace tutti {
 
 /// One value per replica of this process, in replica order; values may differ. Strategy::run passes
 /// each replica its own element and returns a PerReplica. It is deliberately not a Tensor: use
-/// reduce() to combine it. Combines tf.distribute's PerReplica and experimental_local_results.
+/// reduce() to combine the values. Combines tf.distribute's PerReplica and
+/// experimental_local_results.
 template <class T>
 class PerReplica {
  public:

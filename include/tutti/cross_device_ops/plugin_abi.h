@@ -6,10 +6,10 @@
 //
 // In version 1, the values of the constants, the structs tutti_device_v1, tutti_buffer_v1 and
 // tutti_error_v1, and the members declared here never change. New members are added at the end of
-// tutti_group_v1 and tutti_cross_device_ops_v1, whose first member is the size of the struct as
-// compiled. A member that is missing or NULL has the behaviour described at 'Default'. No exception
-// may cross the interface. Memory belongs to the side that allocated it; arguments are valid until
-// the call returns.
+// tutti_group_v1 and tutti_cross_device_ops_v1; the first member of each is the size of the struct
+// as compiled. A member that is missing or NULL has the behaviour described at 'Default'. No
+// exception may cross the interface. Memory belongs to the side that allocated it; arguments are
+// valid until the call returns.
 #pragma once
 
 #include <stdint.h>
@@ -124,8 +124,8 @@ typedef struct tutti_cross_device_ops_v1 {
   // bfloat16 and float16 as float32, and reduces other types without the plugin. Thread-safe.
   // Required.
   int32_t (*supports)(void* self, int32_t op, int32_t dtype, int32_t device_type);
-  // Combines the buffers of the local replicas element by element with those of the other
-  // processes; afterwards each holds the result. All buffers have the same type and the same count,
+  // Combines the buffers of all replicas, local and in other processes, element by element;
+  // afterwards each buffer holds the result. All buffers have the same type and the same count,
   // which is above 0. There are at least two buffers, except in groups of several processes. tutti
   // makes one call at a time per `self`, from any thread. `timeout_ms` has the same meaning as in
   // create. A plugin must have this function.
@@ -135,8 +135,8 @@ typedef struct tutti_cross_device_ops_v1 {
   int32_t (*determinism)(void* self);
 
   // Returns 1 if the operation works in groups of several processes, which all make the same calls
-  // in the same order, each with its own replicas' buffers. Default: 0; tutti then refuses such
-  // groups before it calls create.
+  // in the same order, each with its own replicas' buffers. Default: 0; tutti then refuses groups
+  // of several processes before it calls create.
   int32_t (*spans_processes)(void);
 
   // The following functions follow the conventions of all_reduce. By default, tutti implements them
@@ -150,7 +150,7 @@ typedef struct tutti_cross_device_ops_v1 {
   int32_t (*reduce)(void* self, int32_t op, const tutti_buffer_v1* inputs, uint32_t num_replicas,
                     const tutti_buffer_v1* output, int32_t root, int64_t timeout_ms,
                     tutti_error_v1* error);
-  // Copies the root's buffer into all others.
+  // Copies the root's buffer into all other buffers.
   int32_t (*broadcast)(void* self, const tutti_buffer_v1* buffers, uint32_t num_replicas,
                        int32_t root, int64_t timeout_ms, tutti_error_v1* error);
   // Concatenates all inputs in member order into each output; counts[r] >= 0 is the length of
@@ -194,7 +194,7 @@ typedef struct tutti_cross_device_ops_v1 {
   double (*max_relative_error)(void* self);
 } tutti_cross_device_ops_v1;
 
-// The one function that a plugin exports. Returns its table, which must never change.
+// The one function that a plugin exports. Returns the plugin's table, which must never change.
 typedef const tutti_cross_device_ops_v1* (*tutti_plugin_entry_v1)(void);
 // Name of the function that a plugin exports.
 #define TUTTI_PLUGIN_SYMBOL "tutti_cross_device_ops_plugin_v1"

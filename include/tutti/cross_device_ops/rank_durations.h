@@ -13,9 +13,9 @@ namespace tutti::durations {
 /// Time limit for all ranks to join. Schedulers start the tasks of a job within minutes of each
 /// other.
 inline constexpr Duration kJoinTimeout = std::chrono::minutes(5);
-/// Polling interval for an event that is expected soon, because all ranks have joined. Examples: a
-/// process starts to listen, a descriptor becomes free, a lost connection is restored, a peer in
-/// shared memory exits, or a member stops responding.
+/// Polling interval for an event that is expected soon. Examples: a process starts to listen, a
+/// file descriptor becomes free, a lost connection is restored, a peer in shared memory exits, or a
+/// member stops responding.
 inline constexpr Duration kTryAgain = std::chrono::milliseconds(20);
 /// Time for which a finished rank waits for slower peers. Examples: a peer is still receiving a
 /// long message that precedes the final one, or its kernel has not acknowledged all bytes; ranks

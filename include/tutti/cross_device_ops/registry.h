@@ -38,8 +38,8 @@ using CrossDeviceOpsFactory =
 /// Registers an operation. Throws kAlreadyExists for a name that is taken, kInvalidArgument for an
 /// empty one. Thread-safe.
 void register_cross_device_ops(const std::string& name, CrossDeviceOpsFactory factory);
-/// Same as CrossDeviceOpsFactory, but for an operation with options of its own. `own` is an object
-/// with the options that the user set. The factory checks their values.
+/// Same as CrossDeviceOpsFactory, but for an operation with options of its own. `own` is a JSON
+/// object with the options that the user set. The factory checks their values.
 using ConfigurableOpsFactory = std::function<std::unique_ptr<CrossDeviceOps>(
     const Group&, const CommunicationOptions&, const Json& own)>;
 /// Overload for an operation with options of its own. Options other than `option_names` are refused

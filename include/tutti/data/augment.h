@@ -62,7 +62,7 @@ struct AugmentImagesOptions {
 };
 
 /// Same as augment(), but applies `steps` in order, each with its own random stream. Elements are
-/// images [height, width, channels], so call it before batch().
+/// images [height, width, channels], so call augment_images() before batch().
 ///
 ///     augment_images(data, {image::random_crop(32, {.padding = 4}),
 ///                           image::random_flip_left_right()}, {.seed = 7}).batch(128)
@@ -97,8 +97,8 @@ struct MixupOptions {
 /// batch and a weight w_r per row, which are the same for all components: features, one-hot or soft
 /// labels, sample weights (Zhang, Cisse, Dauphin, Lopez-Paz: "mixup: beyond empirical risk
 /// minimization", 2018). Random numbers are keyed by (seed, epoch, number of the batch, row). Call
-/// it after batch(), on the global batch. Throws kInvalidArgument for alpha <= 0. next() throws
-/// kInvalidArgument with the component's name for types that are not floating-point, and
+/// mixup() after batch(), on the global batch. Throws kInvalidArgument for alpha <= 0. next()
+/// throws kInvalidArgument with the component's name for types that are not floating-point, and
 /// kFailedPrecondition for elements without rows.
 Dataset mixup(const Dataset& batches, MixupOptions options = {});
 

@@ -16,7 +16,7 @@ namespace tutti {
 struct CsvColumn {
   std::string name;
   /// Default: int64 if all fields are whole numbers, float32 if all are numbers, otherwise a
-  /// category, with a warning if most fields are numbers. kBool accepts true, false, 1 and 0.
+  /// category; read_csv() warns if most fields are numbers. kBool accepts true, false, 1 and 0.
   std::optional<DType> dtype = {};
   /// Value for missing fields (CsvOptions::na_values). Default: a missing field is an error.
   std::optional<double> default_value = {};

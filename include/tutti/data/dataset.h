@@ -41,8 +41,8 @@ using SourcePtr = std::shared_ptr<const DatasetSource>;
 struct SourceFiles {
   /// Number of files; nullopt: unknown before they are read; kInfinite: endless.
   std::optional<std::int64_t> count;
-  /// Returns a copy of the source that reads only the files index, index + count, ..., of which
-  /// there may be none.
+  /// Returns a copy of the source that reads only the files index, index + count, ...; there
+  /// may be none.
   std::function<SourcePtr(std::int64_t count, std::int64_t index)> shard;
 };
 
@@ -54,8 +54,8 @@ class DatasetSource {
   virtual std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const = 0;
   /// Returns the number of elements in a pass; nullopt if unknown, kInfinite if it never ends.
   virtual std::optional<std::int64_t> cardinality() const = 0;
-  /// Returns the number of rows of a full batch by tf's rule: batch() sets it, functions that only
-  /// select or reorder elements keep it, and after map() it is unknown.
+  /// Returns the number of rows of a full batch by tf's rule: batch() sets it; calls such as take()
+  /// and shuffle() keep it; after map(), filter() or interleave() it is unknown.
   virtual std::optional<std::int64_t> batch_size() const { return std::nullopt; }
   /// Returns how many times examples were batched into an element: 0 for single examples, 1 for
   /// batches. nullopt if unknown: after map() and interleave(), for generators, from_tensors(), and
@@ -80,7 +80,7 @@ class DatasetSource {
 
 /// Count for repeat() and take() that means "no end"; also the cardinality of an endless dataset.
 inline constexpr std::int64_t kInfinite = -1;
-/// Dimension of a padded shape that stands for the size of the batch's largest element.
+/// Value of a padded shape's dimension: the size of the batch's largest element.
 inline constexpr std::int64_t kLargest = -1;
 
 /// Options for Dataset::map().
@@ -97,7 +97,7 @@ struct BatchOptions {
 /// Options for Dataset::padded_batch().
 struct PaddedBatchOptions {
   bool drop_remainder = false;
-  /// One shape per component, where kLargest stands for the size of the batch's largest element.
+  /// One shape per component, where kLargest means the size of the batch's largest element.
   /// Default: kLargest in every dimension.
   std::vector<std::vector<std::int64_t>> padded_shapes = {};
   /// One value per component; default: 0.
@@ -164,7 +164,7 @@ class Dataset {
     return shuffle(buffer_size, ShuffleOptions{.seed = seed});
   }
   /// Stacks `size` consecutive elements; `size` is the GLOBAL batch size. If two elements differ in
-  /// shape, throws kInvalidArgument, naming the component and these two shapes.
+  /// shape, throws kInvalidArgument, naming the component and both shapes.
   Dataset batch(std::int64_t size, BatchOptions options = {}) const;
   /// Same as batch(), but pads components that differ in size (not in rank) at their ends. Throws
   /// kInvalidArgument for an element larger than its padded shape.
@@ -185,9 +185,9 @@ class Dataset {
   /// several parallel calls, be thread-safe. next() throws the exceptions of `fn` in place of the
   /// element; the pass can continue. Random numbers that `fn` draws without a key
   /// (random_uniform(shape), layers in training mode) are keyed by the global seed, this map()
-  /// call, the epoch and the element, whichever thread draws them. The same holds for generators
-  /// and for the functions passed to filter(), take_while(), interleave() and flat_map(). augment()
-  /// has its own seed.
+  /// call, the epoch and the element, whichever thread draws them. Random numbers in
+  /// generators and in the functions passed to filter(), take_while(), interleave() and flat_map()
+  /// are keyed in the same way. augment() has its own seed.
   Dataset map(std::function<Element(const Element&)> fn, MapOptions options = {}) const;
   /// Keeps the elements for which `predicate` is true.
   Dataset filter(std::function<bool(const Element&)> predicate) const;
@@ -206,8 +206,8 @@ class Dataset {
   /// Both throw kInvalidArgument for other negative numbers.
   Dataset take(std::int64_t count) const;
   Dataset skip(std::int64_t count) const;
-  /// Yields these elements, then those of `next`. Iterators throw kInvalidArgument if an element of
-  /// `next` differs from these in its components or types.
+  /// Yields the elements of this dataset, then those of `next`. Iterators throw kInvalidArgument if
+  /// an element of `next` differs from this dataset's first element in names, types or ranks.
   Dataset concatenate(const Dataset& next) const;
   /// Keeps the elements of the first complete pass in memory and yields them in every later one.
   Dataset cache() const;
@@ -223,7 +223,7 @@ class Dataset {
   const DatasetSource& source() const { return *source_; }
   const SourcePtr& shared_source() const { return source_; }
 
-  /// Iterator for range-based for loops over one pass of epoch 0.
+  /// Iterator for range-based for loops over one pass, with epoch 0.
   class Iterator {
    public:
     using value_type = Element;

@@ -20,7 +20,7 @@ class Element {
  public:
   /// Creates an element without components.
   Element();
-  /// Uses the default names. Throws kInvalidArgument for an undefined tensor.
+  /// Creates an element with the default names. Throws kInvalidArgument for an undefined tensor.
   explicit Element(std::vector<Tensor> tensors);
   /// Throws kInvalidArgument unless there is one name per component and no name occurs twice.
   Element(std::vector<Tensor> tensors, std::vector<std::string> names);

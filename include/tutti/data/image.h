@@ -32,9 +32,9 @@ struct DecodeImageOptions {
 /// Decode `bytes` to an image, uint8 [height, width, channels]. PNG: all kinds; 16-bit values keep
 /// their upper 8 bits, palettes become colours (tf.io.decode_png). JPEG: grey, colour, and CMYK,
 /// which becomes RGB (tf.io.decode_jpeg); the orientation stored in the file is ignored.
-/// decode_image() accepts both. `source` names the bytes in errors. Throw kDataLoss with the offset
-/// for damaged or truncated files, kResourceExhausted for too many pixels, kUnimplemented for other
-/// formats and in builds without libpng or libjpeg. Thread-safe.
+/// decode_image() accepts both formats. `source` names the bytes in errors. Throw kDataLoss with
+/// the offset for damaged or truncated files, kResourceExhausted for too many pixels,
+/// kUnimplemented for other formats and in builds without libpng or libjpeg. Thread-safe.
 Tensor decode_png(std::string_view bytes, const std::string& source,
                   DecodeImageOptions options = {});
 Tensor decode_jpeg(std::string_view bytes, const std::string& source,
@@ -118,7 +118,8 @@ struct ImageFolder {
   /// ImageFolderOptions::seed or call shuffle(paths.size()), whose buffer holds all images.
   Dataset dataset;
   std::vector<std::string> class_names;
-  /// Paths and classes of the images, in the dataset's order. No classes for LabelMode::kNone.
+  /// Paths and classes of the images, in the dataset's order. `labels` is empty for
+  /// LabelMode::kNone.
   std::vector<std::string> paths;
   std::vector<std::int64_t> labels;
 };

@@ -13,7 +13,7 @@
 namespace tutti {
 
 /// Parses the bytes of a .npy file (versions 1.0 to 3.0). Types: f2, f4, f8, i4, i8, u1, b1; i1, i2
-/// and u2 become int32, u4 becomes int64. Big-endian and Fortran order are converted. `source`
+/// and u2 become int32, u4 becomes int64. Big-endian data and Fortran order are converted. `source`
 /// names the bytes in errors. Throws kDataLoss, with the offset, the expected content and the
 /// actual content, for invalid bytes, and kUnimplemented for types that tensors do not support.
 Tensor parse_npy(std::string_view bytes, const std::string& source);
@@ -47,11 +47,10 @@ struct NpzOptions {
 NamedTensors parse_npz(std::string_view bytes, const std::string& source,
                        const NpzOptions& options = {});
 /// Returns the bytes of a .npz file, as numpy.savez writes them. Throws kInvalidArgument for a name
-/// that is empty or occurs twice, and for 4 GiB or more.
+/// that is empty, longer than 1000 bytes or repeated, and for more than 4 GiB or 65534 arrays.
 std::string format_npz(const NamedTensors& tensors);
 
-/// Same as the functions above, but for files. They throw kNotFound or kUnavailable, naming the
-/// function and the path.
+/// Same as the functions above, but for files. Throw kNotFound or kUnavailable, naming the path.
 Tensor read_npy(const std::string& path);
 void write_npy(const std::string& path, const Tensor& tensor);
 NamedTensors read_npz(const std::string& path, const NpzOptions& options = {});

@@ -18,7 +18,7 @@ namespace tutti {
 
 // TFRecord files: records of bytes, each with its length and two checksums.
 
-/// Compression of a whole file (tf's compression_type).
+/// Compression of a file (tf's compression_type).
 enum class Compression { kNone, kGzip, kZlib };
 
 struct TFRecordOptions {

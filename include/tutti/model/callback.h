@@ -24,7 +24,7 @@ class Logs {
  public:
   using Entry = std::pair<std::string, double>;
 
-  /// Returns the value. Throws kNotFound, listing the names, for an unknown name.
+  /// Returns a value by name. Throws kNotFound, listing all names, if the name is unknown.
   double at(std::string_view name) const;
   double operator[](std::string_view name) const { return at(name); }
   bool has(std::string_view name) const;
@@ -47,7 +47,7 @@ class Logs {
 /// Result of Model::fit(): for each name, such as "loss", one value per epoch.
 class History {
  public:
-  /// Returns one value per epoch. Throws kNotFound, listing the names, for an unknown name.
+  /// Returns one value per epoch. Throws kNotFound, listing all names, if the name is unknown.
   const std::vector<double>& at(std::string_view name) const;
   const std::vector<double>& operator[](std::string_view name) const { return at(name); }
   bool has(std::string_view name) const;
@@ -69,18 +69,18 @@ class Model;
 
 /// Position in a running fit().
 struct FitPoint {
-  std::int64_t epoch = 0;    // current epoch, or the next one if batches is 0
+  std::int64_t epoch = 0;    // current epoch, or the next epoch if batches is 0
   std::int64_t batches = 0;  // batches completed in this epoch
   std::int64_t steps = 0;    // batches completed in all epochs, including epochs before a restart
   bool is_stop = false;      // true if a signal makes fit() return here (stop_on_signals)
 };
 
-/// Receiver of the events of Model::fit() and evaluate(). Callbacks are called in list order,
-/// outside replicas, on the thread that called fit() or evaluate(). They may call all functions of
-/// all models except compile() of this model; calling evaluate() does not change the losses and
-/// metrics that fit() accumulates. `batch` counts global batches of the epoch from 0. Logs contain
-/// the values so far and, at the end of an epoch of fit(), also the validation values, named
-/// "val_...". keras.callbacks.Callback.
+/// Receiver of the events of Model::fit() and Model::evaluate(). Callbacks are called in list
+/// order, outside replicas, on the thread that called fit() or evaluate(). They may call all
+/// functions of all models except compile() of this model; calling evaluate() does not change the
+/// losses and metrics that fit() accumulates. `batch` counts global batches of the epoch from 0.
+/// Logs contain the values so far and, at the end of an epoch of fit(), also the validation values,
+/// named "val_...". keras.callbacks.Callback.
 class Callback {
  public:
   virtual ~Callback() = default;
@@ -103,18 +103,19 @@ class Callback {
   /// Save and restore the state of this callback. BackupAndRestore and the recovery from a worker
   /// failure call them, so that training continues unchanged. restore_*() is called after
   /// on_train_begin(). The saved state, except that of written files, must be equal on all workers,
-  /// because any worker may pass its state to another. A null state (the default) is not restored.
+  /// because any worker may pass its state to another worker. A null state (the default) is not
+  /// restored.
   virtual Json save_state() const { return {}; }
   virtual void restore_state(const Json& /*state*/) {}
   virtual std::vector<Tensor> save_tensors() const { return {}; }
   virtual void restore_tensors(std::vector<Tensor> /*tensors*/) {}
 
-  /// For callbacks that save the training state (Model::fit_checkpoint()) themselves.
-  /// on_can_restore() is called after all callbacks' on_train_begin(), and may restore that
+  /// Functions of callbacks that themselves save the training state, Model::fit_checkpoint().
+  /// on_can_restore() is called after all callbacks' on_train_begin(), and may restore this
   /// checkpoint. on_can_save() is called after all callbacks' on_train_batch_end() and
-  /// on_epoch_end(), and may save it. Both are called on all workers, with one exception: a worker
-  /// that replaces a failed one receives its state from another worker, and its on_can_restore() is
-  /// not called.
+  /// on_epoch_end(), and may save this checkpoint. These functions are called on all workers, with
+  /// one exception: a worker that replaces a failed worker receives its state from another worker,
+  /// and its on_can_restore() is not called.
   virtual void on_can_restore() {}
   virtual void on_can_save(const FitPoint& /*point*/) {}
 
@@ -125,8 +126,8 @@ class Callback {
   Model& model() const { return *model_; }
   /// Returns true on the worker that writes files, and always if set_model() has not been called.
   bool is_chief() const;
-  /// Returns the names of the values that validation adds to the logs of the running fit() (with
-  /// validation_freq, only in some epochs); empty without validation.
+  /// Returns the names of the values that validation adds to the logs of the running fit(); empty
+  /// without validation. If validation_freq > 1, only some epochs have these values.
   std::vector<std::string> validation_names() const;
 
  private:
@@ -163,7 +164,7 @@ namespace internal {
 /// Value monitored in the logs, and its comparison with the best value so far.
 class Monitor {
  public:
-  /// Initial best value. is_better() returns true for any number compared with it.
+  /// Initial best value, NaN: is_better() returns true for any number compared with it.
   static constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
 
   /// `who`: name of the callback, used in messages; must be a string literal.

@@ -20,22 +20,23 @@ namespace tutti {
 
 struct EarlyStoppingOptions {
   std::string monitor = "val_loss";
-  /// Smallest change that counts as an improvement.
+  /// Change that an improvement must exceed.
   double min_delta = 0.0;
   /// Number of epochs without improvement after which training stops.
   std::int64_t patience = 0;
   MonitorMode mode = MonitorMode::kAuto;
-  /// Value that an epoch must also beat to count as an improvement.
+  /// Value that an improvement must also beat to reset the count of epochs for `patience`.
   std::optional<double> baseline = std::nullopt;
   /// Restores the weights of the best epoch when fit() ends, even if training was not stopped
-  /// early. These are each replica's weights in that epoch, and not the averages that an optimizer
-  /// with `.ema` writes at the end.
+  /// early. Restores each replica's weights, not the averages that an optimizer with `.ema` writes
+  /// at the end.
   bool restore_best_weights = false;
   /// First epoch that is monitored.
   std::int64_t start_from_epoch = 0;
 };
 
-/// Keras's EarlyStopping. If the logs lack the monitored name, a warning lists their names.
+/// Keras's EarlyStopping. If the logs lack the monitored value, a warning lists the values in the
+/// logs.
 class EarlyStopping : public Callback {
  public:
   explicit EarlyStopping(EarlyStoppingOptions options = {});
@@ -47,7 +48,7 @@ class EarlyStopping : public Callback {
   std::vector<Tensor> save_tensors() const override { return best_weights_; }
   void restore_tensors(std::vector<Tensor> tensors) override { best_weights_ = std::move(tensors); }
 
-  /// Epoch in which training was stopped; nullopt if it was not.
+  /// Returns the epoch in which this callback stopped training, or nullopt.
   std::optional<std::int64_t> stopped_epoch() const { return stopped_epoch_; }
   std::int64_t best_epoch() const { return best_epoch_; }
 
@@ -76,7 +77,7 @@ class TerminateOnNaN : public Callback {
   Json save_state() const override { return Json(epoch_); }
   void restore_state(const Json& state) override { epoch_ = state.as_int(); }
 
-  /// Error that was logged; empty if training was not stopped.
+  /// Returns the logged error; empty if this callback did not stop training.
   const std::string& reason() const { return reason_; }
 
  private:
@@ -119,7 +120,7 @@ struct ReduceLROnPlateauOptions {
   /// Number of epochs without improvement after which the rate is reduced.
   std::int64_t patience = 10;
   MonitorMode mode = MonitorMode::kAuto;
-  /// Smallest change that counts as an improvement.
+  /// Change that an improvement must exceed.
   double min_delta = 1e-4;
   /// Number of epochs after a reduction that do not count towards `patience`.
   std::int64_t cooldown = 0;
@@ -154,8 +155,8 @@ class ReduceLROnPlateau : public Callback {
 /// "Accurate, large minibatch SGD", 2017). kSquareRoot: rate * sqrt(k), for adaptive methods.
 enum class LearningRateScaling { kLinear, kSquareRoot };
 
-/// Returns the learning rate for `global_batch`, given that `base_rate` suits `base_batch`. All
-/// must be > 0.
+/// Returns the learning rate for `global_batch`, given that `base_rate` suits `base_batch`. Both
+/// batch sizes must be > 0.
 double scaled_learning_rate(double base_rate, std::int64_t base_batch, std::int64_t global_batch,
                             LearningRateScaling scaling = LearningRateScaling::kLinear);
 

@@ -33,8 +33,8 @@ struct GraphDescription {
 ///     Functional model({x}, {Dense(10)(Flatten()(Add()({x, y})))});
 ///
 /// The constructor creates the weights, in the current strategy's scope, in the order in which the
-/// layers were called. A layer that is called twice has one set of weights. The batches of fit()
-/// contain the inputs in the order of `inputs`, then the labels in the order of `outputs`.
+/// layers were called. All calls of a layer share one set of weights. The batches of fit() contain
+/// the inputs in the order of `inputs`, then the labels in the order of `outputs`.
 /// keras.Model(inputs, outputs).
 class Functional : public LayerOf<Functional, Model> {
  public:

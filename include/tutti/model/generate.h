@@ -26,29 +26,30 @@ struct SamplingOptions {
 /// Draws a class for each row of logits [batch, classes]; returns int64 [batch]. Row i uses number
 /// i of the Philox stream of `key`, so the same key and logits give the same classes. Among equal
 /// logits, the lower class is treated as more likely. Throws kInvalidArgument for options out of
-/// range, and for NaN logits, naming the row.
+/// range, and for a NaN among the logits, naming the row.
 Tensor sample(const Tensor& logits, const RandomKey& key, const SamplingOptions& options = {});
 /// Same as sample(logits, next_random_key(), options).
 inline Tensor sample(const Tensor& logits, NoRandomKey, const SamplingOptions& options = {}) {
   return sample(logits, next_random_key(), options);
 }
 
+/// Options for generate().
 struct GenerateOptions {
   /// Number of tokens to append to the prompt.
   std::int64_t max_new_tokens = 100;
   /// Options for drawing each token.
   SamplingOptions sampling = {};
   /// Seed of the draws; default: the seed of set_random_seed(). Each position of each row has its
-  /// own draw.
+  /// own random number.
   std::optional<std::uint64_t> seed = std::nullopt;
   /// Token that ends a row; the rest of the row is padded with it. Generation ends when all rows
   /// have ended.
   std::optional<std::int64_t> end_token = std::nullopt;
   /// Context length: the model processes only the most recent tokens, at most this many. Default:
-  /// unlimited. When the cache has this many tokens, it is rebuilt from the most recent half.
+  /// unlimited. A cache that has this many tokens is rebuilt from the most recent window / 2.
   std::optional<std::int64_t> window = std::nullopt;
-  /// Keeps keys and values of earlier tokens (KeyValueCache); otherwise the model recomputes them
-  /// for each token.
+  /// If true, keeps keys and values of earlier tokens (KeyValueCache); if false, the model
+  /// recomputes them for each token.
   bool use_cache = true;
 };
 

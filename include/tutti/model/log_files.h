@@ -16,9 +16,9 @@
 namespace tutti {
 
 /// Appends scalars and histograms to "<directory>/events.out.tfevents.<seconds>.<host>.<process>",
-/// which TensorBoard reads. The file is flushed after each record. Inside run(), only replica 0 (on
-/// one worker) writes, and values from other replicas are ignored, so a step may log values as with
-/// tf.summary. Throws kUnavailable, naming the path, if the file cannot be written. Not
+/// which TensorBoard reads. The file is flushed after each record. Inside run(), only replica 0 (of
+/// all workers) writes, and values from other replicas are ignored, so a step may log values as
+/// with tf.summary. Throws kUnavailable, naming the path, if the file cannot be written. Not
 /// thread-safe, except for calls by replicas inside run().
 class EventFileWriter {
  public:
@@ -54,7 +54,7 @@ struct CsvLoggerOptions {
 /// "NA" for a value that an epoch lacks, e.g. without validation. The columns are the values of the
 /// first epoch and of validation or, with kAppend, the columns of an existing file; other values
 /// cause a warning. Numbers can be read back exactly. Throws kUnavailable, naming the path, if the
-/// file cannot be written. Keras's CSVLogger.
+/// file cannot be written. Corresponds to Keras's CSVLogger.
 class CsvLogger : public Callback {
  public:
   explicit CsvLogger(std::string path, CsvLoggerOptions options = {});

@@ -102,7 +102,7 @@ struct FitOptions {
   std::optional<std::int64_t> validation_steps = std::nullopt;
   /// If true, SIGINT (Ctrl-C) or SIGTERM to any worker makes fit() return on all workers after a
   /// batch on which they agree. fit() prints a line that reports this batch, the save, and how to
-  /// continue. If BackupAndRestore is among the callbacks, it saves after this batch. See
+  /// continue. A BackupAndRestore among the callbacks saves after this batch. See
   /// Model::stopped_by_signal().
   bool stop_on_signals = false;
 };
@@ -139,7 +139,7 @@ struct PredictOptions {
 /// outputs declares them in the constructor, with set_built({input shapes}, {output shapes}). A
 /// model belongs to the strategy in whose scope it was created; that strategy must outlive every
 /// use of the model. fit(), evaluate() and predict() may be called outside the scope. Copies share
-/// all state. Not thread-safe. keras.Model.
+/// all state. Not thread-safe. Corresponds to keras.Model.
 class Model : public Layer {
  public:
   /// Creates the optimizer and the metrics in the scope of the model's strategy. Throws

@@ -79,7 +79,7 @@ struct BackupAndRestoreOptions {
   /// Called after each batch, for example to check a flag that a SIGTERM handler sets. If it
   /// returns true on any worker, all workers save after a batch on which they agree, and fit()
   /// returns. stopped() is then true, and the next fit() continues after this batch. Cannot be
-  /// combined with FitOptions::stop_on_signals. tf's save_before_preemption.
+  /// combined with FitOptions::stop_on_signals. Like Keras's save_before_preemption.
   std::function<bool()> stop_requested = {};
   /// Action after a failed save, for example on a full disk. By default, training continues.
   OnSaveError on_error = OnSaveError::kContinue;
@@ -93,7 +93,7 @@ struct BackupAndRestoreOptions {
 /// other workers, which need no access to its disk. The resumed fit() must have the same callbacks;
 /// the position of this callback in the list does not matter. A different global batch size throws
 /// kFailedPrecondition in the middle of a pass, but not between passes. Use a separate folder for
-/// each fit() of a program. Keras's BackupAndRestore.
+/// each fit() of a program. Corresponds to Keras's BackupAndRestore.
 class BackupAndRestore : public Callback {
  public:
   /// Throws kInvalidArgument for an empty folder name, or if save_freq or max_to_keep is below 1.

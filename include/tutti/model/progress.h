@@ -14,9 +14,10 @@
 
 namespace tutti {
 
-/// Output of fit() and evaluate(); the values have the same numbers as in Keras. kProgress: on a
-/// terminal, writes the epoch's number and a line of values that is rewritten during the epoch; on
-/// other outputs, same as kLinePerEpoch. kLinePerEpoch: writes one line at the end of each epoch.
+/// Output of fit() and evaluate(), numbered as in Keras. kProgress: on a terminal, writes the
+/// epoch's number and a line of values that is rewritten during the epoch; on other outputs, writes
+/// one line at the end of each epoch. Also writes the TimeSplit. kLinePerEpoch: writes one line at
+/// the end of each epoch, without the TimeSplit.
 enum class Verbosity { kSilent = 0, kProgress = 1, kLinePerEpoch = 2 };
 
 /// Time spent in an epoch, in seconds. input_wait is measured on the thread that calls run();
@@ -31,8 +32,8 @@ struct TimeSplit {
 using LogValues = std::span<const std::pair<std::string, double>>;
 
 /// Displays steps, values, examples per second, remaining time, and the percentages of computation,
-/// communication and input. A line on a terminal is never wider than the terminal; if there is no
-/// room, the rate, the bar and the last values are omitted. Not thread-safe.
+/// communication and waiting for input. A line on a terminal is never wider than the terminal; if
+/// there is no room, the rate, the bar and the last values are omitted. Not thread-safe.
 class Progress {
  public:
   /// `out` is not owned. `verbosity` must not be kSilent.
@@ -48,7 +49,7 @@ class Progress {
   /// Returns true if a call to step() at this moment would display its values.
   bool due() const;
   void end_epoch(LogValues values, const TimeSplit& split);
-  /// Returns the rate up to the last step, excluding the time since then.
+  /// Returns the mean rate from the start of the epoch to its last step.
   double examples_per_second() const;
 
  private:

@@ -33,7 +33,7 @@ struct AdadeltaOptions {
   std::string name = "";
 };
 
-/// keras.optimizers.Adadelta. The paper uses learning_rate 1.
+/// Corresponds to keras.optimizers.Adadelta. The paper uses learning_rate 1.
 using Adadelta = AdadeltaOptions::MadeOptimizer;
 
 }  // namespace tutti

@@ -31,7 +31,7 @@ struct AdagradOptions {
   std::string name = "";
 };
 
-/// keras.optimizers.Adagrad.
+/// Corresponds to keras.optimizers.Adagrad.
 using Adagrad = AdagradOptions::MadeOptimizer;
 
 }  // namespace tutti

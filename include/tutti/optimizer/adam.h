@@ -38,7 +38,7 @@ struct AdamOptions {
   std::string name = "";
 };
 
-/// keras.optimizers.Adam.
+/// Corresponds to keras.optimizers.Adam.
 using Adam = AdamOptions::MadeOptimizer;
 
 // AdamW (Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019).
@@ -64,7 +64,8 @@ struct AdamWOptions {
 /// if weight_decay is not set.
 OptimizerOptions shared_options(const AdamWOptions& options);
 
-/// Adam with weight decay: w -= w * weight_decay * lr, then Adam's rule. keras.optimizers.AdamW.
+/// Adam with weight decay: w -= w * weight_decay * lr, then Adam's rule. Corresponds to
+/// keras.optimizers.AdamW.
 using AdamW = AdamWOptions::MadeOptimizer;
 
 // Nadam (Dozat, "Incorporating Nesterov momentum into Adam", ICLR 2016).
@@ -96,7 +97,7 @@ struct NadamOptions {
   std::string name = "";
 };
 
-/// keras.optimizers.Nadam.
+/// Corresponds to keras.optimizers.Nadam.
 using Nadam = NadamOptions::MadeOptimizer;
 
 }  // namespace tutti

@@ -24,7 +24,8 @@ struct ExponentialMovingAverageOptions {
 /// average of a number starts at 0. apply() follows TensorFlow's rule and must be called after each
 /// update; for Keras's rule, which is part of the optimizer's step, see EmaOptions. Not
 /// thread-safe. Use it outside replicas; only apply() and apply_number() may also be called inside
-/// run(), by all replicas. Like tf.train.ExponentialMovingAverage.
+/// run(), by all replicas. Corresponds to
+/// tf.train.ExponentialMovingAverage.
 class ExponentialMovingAverage {
  public:
   /// Throws kInvalidArgument if decay is not in [0, 1] or the name is empty.
@@ -51,7 +52,7 @@ class ExponentialMovingAverage {
   /// Returns the average of the variable or number called `name`. Throws kNotFound, listing all
   /// names, if there is none.
   const Variable& average(const std::string& name) const;
-  /// Returns the averages that a checkpoint stores: first track()'s, then track_number()'s.
+  /// Returns the averages, which a checkpoint stores: first those of variables, then of numbers.
   std::vector<Variable> averages() const;
   /// Assigns the averages to the variables, for evaluation.
   void assign_averages();

@@ -42,7 +42,7 @@ struct FtrlOptions {
   std::string name = "";
 };
 
-/// keras.optimizers.Ftrl.
+/// Corresponds to keras.optimizers.Ftrl.
 using Ftrl = FtrlOptions::MadeOptimizer;
 
 }  // namespace tutti

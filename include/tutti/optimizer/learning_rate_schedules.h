@@ -26,7 +26,7 @@ class LearningRateSchedule {
   virtual Json describe() const;
 };
 
-/// A built-in schedule with its options: CosineDecay, LinearWarmUp, ...
+/// Built-in schedule with its options: CosineDecay, LinearWarmUp, ...
 template <class Options>
 class ScheduleWith final : public LearningRateSchedule {
  public:
@@ -107,7 +107,7 @@ struct InverseTimeDecayOptions {
 };
 
 /// Rate: initial / (1 + decay_rate * iteration / decay_steps); iteration / decay_steps is rounded
-/// down if staircase is set. keras.optimizers.schedules.InverseTimeDecay.
+/// down if staircase is set. Corresponds to keras.optimizers.schedules.InverseTimeDecay.
 using InverseTimeDecay = ScheduleWith<InverseTimeDecayOptions>;
 
 // Cosine decay, with warm-up and with restarts.
@@ -115,7 +115,7 @@ using InverseTimeDecay = ScheduleWith<InverseTimeDecayOptions>;
 struct CosineDecayOptions {
   double initial_learning_rate = 0.1;
   std::int64_t decay_steps = 1;
-  double alpha = 0.0;  // final rate as a fraction of the first rate
+  double alpha = 0.0;  // final rate as a fraction of the peak rate
   /// Rate at the end of the warm-up; nullopt: no warm-up.
   std::optional<double> warmup_target = std::nullopt;
   std::int64_t warmup_steps = 0;
@@ -123,8 +123,9 @@ struct CosineDecayOptions {
 
 /// Rate: peak * ((1 - alpha) * (1 + cos(pi * iteration / decay_steps)) / 2 + alpha); after
 /// decay_steps, peak * alpha. Without warm-up, peak is initial_learning_rate. With warmup_target,
-/// the rate increases linearly from initial_learning_rate to warmup_target over warmup_steps, and
-/// the decay starts from there. keras.optimizers.schedules.CosineDecay.
+/// the rate first increases linearly from initial_learning_rate to warmup_target over warmup_steps;
+/// peak is warmup_target, and the formula's iteration counts from the end of the warm-up.
+/// Corresponds to keras.optimizers.schedules.CosineDecay.
 using CosineDecay = ScheduleWith<CosineDecayOptions>;
 
 struct CosineDecayRestartsOptions {

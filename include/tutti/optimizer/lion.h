@@ -32,7 +32,7 @@ struct LionOptions {
   std::string name = "";
 };
 
-/// keras.optimizers.Lion. Requires a learning rate that is 3 to 10 times smaller than Adam's.
+/// Corresponds to keras.optimizers.Lion. Needs a learning rate 3 to 10 times smaller than Adam's.
 using Lion = LionOptions::MadeOptimizer;
 
 }  // namespace tutti

@@ -19,7 +19,7 @@
 
 namespace tutti {
 
-/// Base class for the library's update rules. device_rule() returns a formula that CPUs, GPUs and
+/// Base class of the library's update rules. device_rule() returns a formula that CPUs, GPUs and
 /// XLA share, and the values of the formula's constants for one step.
 class FormulaRule : public UpdateRule {
  public:
@@ -77,7 +77,7 @@ std::vector<Gradient> clip_gradients(std::vector<Gradient> gradients,
 // Options shared by all optimizers, in addition to the hyperparameters of their rules.
 
 /// Options for the exponential moving average of weights (Keras's use_ema). After each update,
-/// average = momentum * average + (1 - momentum) * weight; averages start at the initial weights.
+/// average = momentum * average + (1 - momentum) * weight; the first update sets average = weight.
 /// Optimizer::finalize_variable_values(), and every `overwrite_frequency`-th update if set, replace
 /// the weights with their averages.
 struct EmaOptions {
@@ -89,7 +89,7 @@ struct EmaOptions {
 
 /// Options for dynamic loss scaling (tf's DynamicLossScale), which finds the largest scale with
 /// finite gradients. If a gradient is not finite on some replica, all replicas skip the update, and
-/// the scale is divided by `multiplier` (but not below 1). After `growth_steps` consecutive
+/// the scale is divided by `multiplier` (but not below 1). After `growth_steps` consecutive finite
 /// updates, the scale is multiplied by `multiplier` if the result is finite in float32.
 struct DynamicLossScaleOptions {
   double initial_scale = 32768.0;
@@ -108,9 +108,9 @@ struct OptimizerOptions {
   /// Constant factor that multiplies the loss and later divides the gradients.
   std::optional<double> loss_scale_factor = std::nullopt;
   std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
-  /// Number of calls per update. An update averages the gradients of its calls, then sums the means
-  /// over replicas. The number may change between save and restore; the mean still contains the
-  /// gradients accumulated so far.
+  /// Number of calls of minimize() or apply_gradients() per update. An update averages the
+  /// gradients of its calls, then sums the means over replicas. The number may change between save
+  /// and restore; the mean still contains the gradients accumulated so far.
   std::int64_t gradient_accumulation_steps = 1;
   std::string name = "";  // if empty, the rule's name is used
 };
@@ -151,8 +151,8 @@ struct ApplyOptions {
   GradientAggregation aggregation = GradientAggregation::kSum;
 };
 
-/// Updates a fixed list of variables (keras.optimizers.Optimizer). Create it in the scope of the
-/// strategy that created the variables; slots have the variables' placement. In a replica,
+/// Optimizer for a fixed list of variables (keras.optimizers.Optimizer). Create it in the scope of
+/// the strategy that created the variables; slots have the variables' placement. In a replica,
 /// gradients are SUMmed over replicas (so divide the loss by the global batch size:
 /// compute_average_loss), divided by the loss scale and clipped; then weights decay, and each copy
 /// is updated once. Collective: all replicas must make the same calls. Throws kFailedPrecondition
@@ -161,7 +161,7 @@ struct ApplyOptions {
 class Optimizer {
  public:
   /// Throws kInvalidArgument if `variables` is empty, or contains a duplicate or a variable whose
-  /// type is not floating-point, or if an option is out of range.
+  /// type is neither float32 nor float64, or if an option is out of range.
   Optimizer(std::span<const Variable> variables, std::unique_ptr<UpdateRule> rule,
             OptimizerOptions options);
   virtual ~Optimizer();

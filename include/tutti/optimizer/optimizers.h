@@ -31,7 +31,7 @@ Json json_of_options(const std::type_info& type, const void* options);
 }  // namespace internal
 
 /// Description of an optimizer: a name ("sgd", "adamw"; see optimizer_names()), an options struct,
-/// or a function that makes a custom Optimizer.
+/// or a function that creates a custom Optimizer.
 class OptimizerSpec {
  public:
   using Factory = std::function<std::unique_ptr<Optimizer>(std::span<const Variable>)>;
@@ -74,7 +74,7 @@ std::vector<std::string> optimizer_names();
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerSpec& spec,
                                           std::span<const Variable> variables);
 
-/// Adds dynamic loss scaling to an optimizer: keras.optimizers.LossScaleOptimizer.
+/// Adds dynamic loss scaling to an optimizer. Corresponds to keras.optimizers.LossScaleOptimizer.
 OptimizerSpec with_dynamic_loss_scale(OptimizerSpec spec, DynamicLossScaleOptions options = {});
 
 namespace internal {

@@ -37,7 +37,7 @@ struct RmspropOptions {
   std::string name = "";
 };
 
-/// keras.optimizers.RMSprop.
+/// Corresponds to keras.optimizers.RMSprop.
 using Rmsprop = RmspropOptions::MadeOptimizer;
 
 }  // namespace tutti

@@ -10,7 +10,7 @@ namespace tutti {
 /// g (Nesterov). Slot "momentum".
 class SgdRule final : public FormulaRule {
  public:
-  /// Requires: `momentum` in [0, 1].
+  /// Throws kInvalidArgument unless `momentum` is in [0, 1].
   explicit SgdRule(double momentum = 0.0);
   static SgdRule nesterov(double momentum);
 
@@ -39,7 +39,7 @@ struct SgdOptions {
   std::string name = "";
 };
 
-/// keras.optimizers.SGD. `Sgd optimizer(model.trainable_variables(), {.learning_rate = 0.1});`
+/// Corresponds to keras.optimizers.SGD: `Sgd(model.trainable_variables(), {.learning_rate = 0.1})`.
 using Sgd = SgdOptions::MadeOptimizer;
 
 }  // namespace tutti

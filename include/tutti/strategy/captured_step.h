@@ -160,7 +160,7 @@ class CapturedCalls {
   explicit CapturedCalls(const CaptureOptions& options);
   ~CapturedCalls();
   std::vector<Tensor> run(const Call& call);
-  /// Returns the number of graphs.
+  /// Returns the number of captured graphs.
   int num_captured() const;
 
  private:
@@ -174,8 +174,8 @@ class CapturedCalls {
 /// Created by captured(); a cheap handle whose copies share the graphs. On GPUs, the first call
 /// with arguments of new shapes runs `fn`. The next call also runs it, and captures the device work
 /// of all replicas of this process in one graph. Later calls launch that graph without running `fn`
-/// on the host. On CPU devices, `fn` runs each time. It also runs each time on XLA devices, where
-/// each run() is compiled as one program.
+/// on the host. On CPU devices, and with several workers, `fn` runs each time. It also runs each
+/// time on XLA devices, where each run() is compiled as one program.
 ///
 /// So `fn` must do the same work each time. Tensors that it creates from numbers are constants.
 /// Each step uses the current argument tensors, variables, optimizer iterations, schedules and

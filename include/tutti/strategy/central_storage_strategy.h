@@ -20,8 +20,8 @@ struct CentralStorageOptions {
   std::optional<Device> parameter_device = std::nullopt;
 };
 
-/// Strategy that stores variables on one device, sums gradients there and applies them once.
-/// tf.distribute.experimental.CentralStorageStrategy.
+/// Strategy that stores variables on one device, sums gradients there and applies each sum once.
+/// Corresponds to tf.distribute.experimental.CentralStorageStrategy.
 class CentralStorageStrategy final : public Strategy {
  public:
   explicit CentralStorageStrategy(CentralStorageOptions options = {});

@@ -40,13 +40,13 @@ struct FullyShardedOptions {
   WorkerGroupOptions cluster = {};
 };
 
-/// Strategy that divides each variable and its optimizer slots into parts of equal size, one per
-/// replica. A replica gathers full values when it reads them, receives the gradient sum for its
-/// part, and updates that part. With every ZeRO stage, results are bit-identical to those of
-/// MirroredStrategy with the same number of replicas. With several workers, all of them must make
-/// the same calls, including saves and reads of variables outside run(). ZeRO (Rajbhandari et al.,
-/// "ZeRO: memory optimizations toward training trillion parameter models", SC 2020); also PyTorch's
-/// fully_shard().
+/// Strategy that divides the elements of each variable evenly among the replicas. Each replica
+/// stores the optimizer slots of its part and updates this part; the ZeRO stage selects what else
+/// is sharded. With every ZeRO stage, results are bit-identical to those of MirroredStrategy with
+/// the same number of replicas. With several workers, all of them must make the same calls,
+/// including saves and reads of variables outside run(). Implements ZeRO (Rajbhandari et al.,
+/// "ZeRO: memory optimizations toward training trillion parameter models", SC 2020). Corresponds to
+/// PyTorch's fully_shard().
 class FullyShardedStrategy final : public Strategy {
  public:
   /// Throws kInvalidArgument naming the option if stage is not 1, 2 or 3, or if min_shard_bytes is

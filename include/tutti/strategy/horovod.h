@@ -45,8 +45,8 @@ int local_size();
 Tensor allreduce(const Tensor& value, ReduceOp op = ReduceOp::kMean,
                  SourceLocation where = SourceLocation::current());
 /// Returns all ranks' tensors, concatenated along the first dimension, whose length may differ
-/// between ranks. Like the next two functions, throws kUnimplemented after a rank has called
-/// join().
+/// between ranks. Like broadcast() and broadcast_variables(), throws kUnimplemented after a rank
+/// has called join().
 Tensor allgather(const Tensor& value, SourceLocation where = SourceLocation::current());
 /// Returns the tensor of rank `root_rank`. All ranks must pass tensors of the same shape and type.
 Tensor broadcast(const Tensor& value, int root_rank,
@@ -59,16 +59,16 @@ void broadcast_variables(std::span<const Variable> variables, int root_rank,
 /// Signals that this rank has no more data. Until all ranks have called join(), this rank
 /// contributes zeros to the allreduce() calls and gradients of the remaining ranks, and its
 /// variables do not change. Returns the rank that joined last (the highest if several did), whose
-/// variables are those of the last step.
+/// variables include the last update.
 int join(SourceLocation where = SourceLocation::current());
 
-/// A tape whose gradients are averaged over all ranks, bucket by bucket as they become ready.
+/// A tape that averages or sums gradients over all ranks, bucket by bucket as they become ready.
 class DistributedGradientTape {
  public:
   /// `tape` must outlive this object. Throws kInvalidArgument unless `op` is kMean or kSum.
   explicit DistributedGradientTape(GradientTape& tape, ReduceOp op = ReduceOp::kMean);
-  /// Same as GradientTape::gradient(), but averages over ranks; all ranks must pass the same
-  /// variables. A gradient that is missing on only some ranks counts as zeros there.
+  /// Same as GradientTape::gradient(), but reduces the gradients over ranks; all ranks must pass
+  /// the same variables. A gradient that is missing on only some ranks counts as zeros there.
   std::vector<Gradient> gradient(const Tensor& target, std::span<const Variable> sources,
                                  const SourceLocation& where = SourceLocation::current());
 
@@ -77,14 +77,14 @@ class DistributedGradientTape {
   const ReduceOp op_;
 };
 
-/// An optimizer that updates with gradients averaged over all ranks. With
-/// gradient_accumulation_steps (Horovod's backward_passes_per_step), it averages them once per
+/// An optimizer that averages or sums gradients over all ranks before each update. With
+/// gradient_accumulation_steps (Horovod's backward_passes_per_step), it reduces them once per
 /// update.
 class DistributedOptimizer {
  public:
   /// `optimizer` must outlive this object. Throws kInvalidArgument unless `op` is kMean or kSum.
   explicit DistributedOptimizer(Optimizer& optimizer, ReduceOp op = ReduceOp::kMean);
-  /// Same as Optimizer's functions; `loss` is the mean over this rank's own examples.
+  /// Same as Optimizer's functions; `loss` is the mean over this rank's examples.
   void minimize(GradientTape& tape, const Tensor& loss,
                 const SourceLocation& where = SourceLocation::current());
   void apply_gradients(std::span<const Gradient> gradients,

@@ -10,8 +10,8 @@
 namespace tutti {
 
 /// Strategy with a copy of every variable on every device. CrossDeviceOps sums gradients over
-/// replicas, and each copy is updated from equal values, so copies stay bit-identical.
-/// tf.distribute.MirroredStrategy.
+/// replicas, and each copy is updated from equal values, so copies stay bit-identical. Corresponds
+/// to tf.distribute.MirroredStrategy.
 class MirroredStrategy final : public Strategy {
  public:
   /// Throws kInvalidArgument for duplicate devices and kUnavailable for a device that does not

@@ -32,11 +32,11 @@ struct MultiWorkerOptions {
   LocalStrategyOptions local = {};
   /// Options for connecting the workers and for detecting failed ones.
   WorkerGroupOptions cluster = {};
-  /// Options for warnings about a worker that the others wait for.
+  /// Options for warnings about a slow worker.
   StragglerOptions stragglers = {};
   /// Number of steps between comparisons of an eight-byte digest of the mirrored variables; 0:
   /// never. A difference (e.g. a bit flip in one worker's memory) throws kDataLoss on all workers,
-  /// naming the worker and the variable.
+  /// naming the variable and each worker's digest.
   int digest_steps = 0;
 };
 
@@ -45,14 +45,15 @@ struct MultiWorkerOptions {
 /// number of workers. Every worker must run the same program and make the same calls: run(),
 /// reduce(), gather(), variable creation, reads of ON_READ variables outside run(), and saves are
 /// collective. If a worker fails or is lost, the step ends on all workers with an error that names
-/// the failed worker, and later calls to run() throw. tf.distribute.MultiWorkerMirroredStrategy.
+/// the failed worker, and later calls to run() throw. Corresponds to
+/// tf.distribute.MultiWorkerMirroredStrategy.
 class MultiWorkerMirroredStrategy final : public Strategy {
  public:
   /// Trains on the cluster's chief and workers, or in this process alone if the cluster is empty.
   /// Waits until all of them have joined. Throws as WorkerGroup::join() and MirroredStrategy do.
   /// Also throws kInvalidArgument if the workers' options contradict each other, or if they name
-  /// NCCL and a worker cannot use it. Throws kUnimplemented for compressed gradients on GPUs, or
-  /// with an algorithm other than canonical.
+  /// NCCL and a worker cannot use it. Throws kUnimplemented if the options compress gradients on
+  /// GPUs, or with an algorithm other than canonical.
   explicit MultiWorkerMirroredStrategy(const ClusterResolver& resolver,
                                        MultiWorkerOptions options = {});
   /// Same as above, but for workers that are already connected: this worker is
@@ -66,8 +67,8 @@ class MultiWorkerMirroredStrategy final : public Strategy {
                                     MultiWorkerOptions{.local = std::move(local)}) {}
   ~MultiWorkerMirroredStrategy() override;
 
-  /// Returns true if this process replaces a worker that died while the others kept running. A
-  /// replacement can create variables and datasets; it can train only once Recovery::run() has
+  /// Returns true if this process replaces a worker that died while the other workers kept running.
+  /// A replacement can create variables and datasets; it can train only once Recovery::run() has
   /// connected it. Without Recovery, the surviving workers exit, too; once all workers have been
   /// restarted, the first step connects them as a new job.
   bool is_replacement() const;

@@ -10,7 +10,7 @@ namespace tutti {
 
 /// Strategy that runs one replica on one device and stores variables there. Values are never
 /// exchanged, so the only communication option with an effect is the policy for non-finite values.
-/// tf.distribute.OneDeviceStrategy.
+/// Corresponds to tf.distribute.OneDeviceStrategy.
 class OneDeviceStrategy final : public Strategy {
  public:
   explicit OneDeviceStrategy(Device device, const CommunicationOptions& communication = {});

@@ -41,8 +41,8 @@ class ReplicaContext {
   virtual Device device() const = 0;
   virtual Strategy& strategy() const = 0;
 
-  /// Returns `value` reduced over all replicas. Differentiable: the gradient is all-reduced with
-  /// the same op.
+  /// Returns `value` reduced over all replicas. Differentiable for SUM and MEAN: the gradient is
+  /// all-reduced with the same op.
   Tensor all_reduce(ReduceOp op, const Tensor& value,
                     SourceLocation where = SourceLocation::current());
   /// Reduces several values, dense or sparse, at once; returns the results in the same order.
@@ -56,10 +56,10 @@ class ReplicaContext {
   std::vector<Tensor> all_gather(std::span<const Tensor> values, int axis,
                                  SourceLocation where = SourceLocation::current());
 
-  /// Blocks until every replica has called it, then calls `fn(strategy, PerReplica<T>)` ONCE on the
-  /// thread that called run(). If the result is a PerReplica, returns this replica's element of it;
-  /// otherwise returns the result itself. `fn` may call strategy.run() and runs outside device
-  /// scopes.
+  /// Waits until every replica has called merge_call, then calls `fn(strategy, PerReplica<T>)`
+  /// ONCE, on the thread that called run(). If the result is a PerReplica, returns this replica's
+  /// element of it; otherwise returns the result itself. `fn` may call strategy.run() and runs
+  /// outside device scopes.
   template <class Fn, class T>
   auto merge_call(Fn&& fn, const T& local, SourceLocation where = SourceLocation::current()) {
     using R = std::invoke_result_t<Fn&, Strategy&, const PerReplica<T>&>;
@@ -130,7 +130,7 @@ bool has_strategy();
 Strategy& get_strategy();
 /// Sets the strategy of this thread until the next call, like a scope that stays open; nullptr
 /// resets it. The strategy must stay alive until the next call. Throws kFailedPrecondition inside a
-/// scope or a replica. tf.distribute.experimental_set_strategy.
+/// scope or a replica. Corresponds to tf.distribute.experimental_set_strategy.
 void set_strategy(Strategy* strategy);
 /// Returns the strategy of the current cross-replica context; nullptr in a replica context.
 Strategy* get_cross_replica_context();

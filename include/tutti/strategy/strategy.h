@@ -79,9 +79,9 @@ class Strategy {
   /// Returns the name of the algorithm that sums gradients (between workers, if there are several).
   virtual std::string_view reduction_name();
 
-  /// Returns a scope; variables that this thread creates while it exists belong to this strategy.
-  /// Scopes of one strategy may be nested, and reopened after close(). Throws kFailedPrecondition
-  /// inside another strategy's scope ("Mixing different strategies").
+  /// Returns a scope; variables that this thread creates while the scope is open belong to this
+  /// strategy. Scopes of one strategy may be nested, and reopened after close(). Throws
+  /// kFailedPrecondition inside another strategy's scope ("Mixing different strategies").
   [[nodiscard]] Scope scope();
 
   /// Calls fn once per replica, each in its own ReplicaContext and in a DeviceScope of its device:
@@ -121,8 +121,8 @@ class Strategy {
   /// Combines one value per replica (SUM or MEAN) on the first parameter device, in the order that
   /// cross_device_ops() uses. With `axis`, reduces over both replicas and that axis; MEAN divides
   /// by the axis's total length over all replicas, so it is exact even if lengths differ, and
-  /// returns float32 for integers. Without `axis`, reduces elementwise; shapes must be equal.
-  /// Cross-replica or default context only.
+  /// returns float32 for integers. Without `axis`, reduces elementwise; shapes must be equal. Must
+  /// be called in a cross-replica context or in the default context.
   Tensor reduce(ReduceOp op, const PerReplica<Tensor>& value, std::optional<int> axis = {},
                 const SourceLocation& where = SourceLocation::current());
   Tensor reduce(std::string_view op, const PerReplica<Tensor>& value, std::optional<int> axis = {},
@@ -192,8 +192,8 @@ class Strategy {
   /// Returns relative shares of the global batch, one per replica; empty: equal shares.
   virtual std::span<const double> replica_weights() const;
 
-  /// Save and restore the step counters that a checkpoint stores; one of them is part of the seed
-  /// of random numbers.
+  /// Save and restore the seed of random numbers and the step counters, which a checkpoint stores.
+  /// One of the counters is part of the keys of random numbers.
   virtual Json save_state() const;
   virtual void restore_state(const Json& state);
 
@@ -221,7 +221,7 @@ class Strategy {
   /// Requests that all workers stop after a step on which they agree. Returns immediately.
   void request_stop(std::string_view reason);
   /// Returns true if training must stop after this step. When a worker has requested a stop, all
-  /// workers agree on a step after which they stop. All workers must call it when step number
+  /// workers agree on a step after which they stop. All workers must call this when step number
   /// `step` (1, 2, ...) is done. Waits only for the workers to reach this agreement, for at most 4
   /// s. In a process that trains alone or independently, returns true if request_stop() has been
   /// called since the last call.

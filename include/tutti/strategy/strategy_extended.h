@@ -69,7 +69,7 @@ struct LocalStrategyOptions {
 
 /// Shared implementation of strategies with replicas on threads of this process. Owns the replicas,
 /// runs steps on them, counts steps and records failures, and creates variables with equal
-/// components. A member of Strategy. tf.distribute.StrategyExtended.
+/// components. Owned by Strategy. Corresponds to tf.distribute.StrategyExtended.
 class StrategyExtended {
  public:
   /// Takes the parameters of Strategy's constructor; `ops_mutex` is held while values are being

@@ -1,4 +1,4 @@
-// Synchronous training on the devices of XLA: each step is one compiled program.
+// Strategy that trains synchronously on XLA devices: each step is one compiled program.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -25,7 +25,7 @@ class TpuClusterResolver {
   /// Opens the plugin and returns the number of its devices, which are xla:0, xla:1, ... If opening
   /// fails, throws kUnavailable with the reason and the remedy.
   int num_devices() const;
-  /// Returns "tpu" or "cpu".
+  /// Returns the platform of the plugin, such as "tpu" or "cpu".
   std::string platform() const;
 };
 
@@ -37,7 +37,7 @@ class TpuClusterResolver {
 /// same work on the same shapes; otherwise, kInvalidArgument names the difference. Use batch(n,
 /// drop_remainder). An operation without a StableHLO form throws kUnimplemented with its name and
 /// line. Results and variables are copied to the host when the host reads them.
-/// tf.distribute.TPUStrategy.
+/// Corresponds to tf.distribute.TPUStrategy.
 class TpuStrategy final : public Strategy {
  public:
   /// If options.devices is empty, uses the first options.replicas XLA devices; if options.replicas

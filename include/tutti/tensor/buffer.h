@@ -92,8 +92,8 @@ struct AllocatorStatistics {
 /// Returns the memory statistics of `device`. CPU devices without a separate memory
 /// (device_memory.h) share the host's statistics.
 AllocatorStatistics allocator_statistics(Device device = {});
-/// Maximum size of the host allocator's cache. If it is exceeded, memory of the least recently used
-/// size classes is freed. A GPU's cache is limited only by the device.
+/// Maximum size of the host allocator's cache, in bytes. If it is exceeded, memory of the least
+/// recently used size classes is freed. A GPU's cache is limited only by the device.
 inline constexpr std::size_t kMaxCachedBytes = std::size_t{1} << 30;
 
 /// Frees the cached memory of `device`.

@@ -11,11 +11,11 @@ namespace tutti {
 
 class BufferAllocator;
 
-/// Argument of set_memory_limit(): usage is counted, but not limited.
+/// Argument of set_memory_limit() with which usage is counted, but not limited.
 inline constexpr std::size_t kUnlimitedMemory = std::numeric_limits<std::size_t>::max();
 
 /// Memory use of a device's tensors: the current use, its peak since reset_peak_memory(), and the
-/// limit. In bytes, rounded up to size classes (by at most a quarter).
+/// limit. In bytes, rounded up to size classes (by at most a quarter). Equivalent of
 /// tf.config.experimental.get_memory_info.
 struct DeviceMemory {
   std::size_t in_use = 0;
@@ -29,7 +29,7 @@ struct DeviceMemory {
 /// With kUnlimitedMemory, bytes are only counted. Existing tensors stay in the memory that CPU
 /// devices share, and are not counted. Throws kUnimplemented for a GPU: use set_virtual_gpus(). The
 /// environment variable TUTTI_CPU_MEMORY sets limits in MiB for the devices that it names, e.g.
-/// "cpu:0-3=64,cpu:4=512". Thread-safe while no tensors are created on the device.
+/// "cpu:0-3=64,cpu:4=512". Thread-safe while no tensors are created on the device. Equivalent of
 /// tf.config.LogicalDeviceConfiguration.
 void set_memory_limit(Device device, std::size_t bytes);
 /// Makes the device share the memory of the other CPU devices again.

@@ -96,7 +96,7 @@ using PlacementSink = std::function<void(const std::string& line)>;
 /// Turns placement logging on or off. While it is on, each operation of each thread writes a line
 /// such as "MatMul: /job:localhost/replica:0/task:0/device:CPU:0" to `sink`, or to the log if
 /// `sink` is empty. Operations that a captured step replays are not logged. Thread-safe while no
-/// operation runs. tf.debugging.set_log_device_placement.
+/// operation runs. Equivalent of tf.debugging.set_log_device_placement.
 void set_log_device_placement(bool on, PlacementSink sink = {});
 
 /// Returns TensorFlow's name for an operation's type: "MatMul", "Conv2D", "Sum".

@@ -63,10 +63,10 @@ Tensor dispatch_one(OpCall call);
 
 // Transfers of values between devices, recorded on tapes, and a log of these transfers.
 
-/// Returns `value` on `device`; `value` itself if it is already there. Unlike Tensor::to(), it is
-/// recorded on tapes: the gradient is moved back to the device of `value`. Device scopes use it for
-/// the inputs of operations. tf.identity in a device scope. Throws kFailedPrecondition for an
-/// undefined value.
+/// Returns `value` on `device`; `value` itself if it is already on that device. Unlike
+/// Tensor::to(), transfer() is recorded on tapes: the gradient is moved back to the device of
+/// `value`. Device scopes use transfer() for the inputs of operations. Equivalent of tf.identity in
+/// a device scope. Throws kFailedPrecondition for an undefined value.
 Tensor transfer(const Operand& value, Device device);
 
 /// One transfer of a value.
@@ -89,7 +89,7 @@ class TransferLog final : public OpObserver {
   const std::vector<Transfer>& transfers() const { return transfers_; }
   std::size_t count() const { return transfers_.size(); }
   std::size_t bytes() const { return bytes_; }
-  /// Clears the record.
+  /// Clears the log.
   void clear();
 
   void on_op(const OpCall&, std::span<const Tensor>) override {}

@@ -34,7 +34,8 @@ inline constexpr DType kAllDTypes[] = {DType::kFloat32,  DType::kFloat64, DType:
 std::size_t size_of(DType dtype);
 /// Returns the name that numpy and tf use: "float32", "int64", ...
 std::string_view to_string(DType dtype);
-/// Returns the type with this name. Throws kInvalidArgument, listing the names, if there is none.
+/// Returns the type with this name. Throws kInvalidArgument, listing all names, if there is no such
+/// type.
 DType parse_dtype(std::string_view name);
 /// Returns true for float32, float64, bfloat16 and float16.
 bool is_floating(DType dtype);
@@ -87,7 +88,7 @@ decltype(auto) visit_dtype(DType dtype, Visitor&& visitor) {
     case DType::kFloat16:
       return visitor.template operator()<Float16>();
   }
-  fail(ErrorCode::kInternal, "visit_dtype: no such dtype: ", static_cast<int>(dtype));
+  fail(ErrorCode::kInternal, "visit_dtype: expected a DType, got ", static_cast<int>(dtype));
 }
 
 /// Same as visit_dtype(), but only for the types in which kernels compute, float32 and float64.

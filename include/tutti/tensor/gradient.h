@@ -9,7 +9,8 @@
 namespace tutti {
 
 /// Rows to be added to a tensor of shape `dense_shape`: values[i] belongs to row indices[i], and a
-/// row may occur several times. values: [n, dense_shape[1:]]; indices: [n] int64. tf.IndexedSlices.
+/// row may occur several times. values: [n, dense_shape[1:]]; indices: [n] int64. Equivalent of
+/// tf.IndexedSlices.
 struct IndexedSlices {
   Tensor values;
   Tensor indices;

@@ -11,9 +11,10 @@
 namespace tutti {
 namespace internal {
 
-/// Returns the bits of `value` in a format with a sign bit, exponent bits and fraction bits. Rounds
-/// once to nearest, ties to even. Values that are too large become infinity, and small values
-/// become denormal. A NaN becomes a quiet NaN with the same sign and the upper bits of its payload.
+/// Returns the bits of `value` in the format with a sign bit, kExponentBits exponent bits and
+/// kFractionBits fraction bits. Rounds once to nearest, ties to even. Values that are too large
+/// become infinity, and small values become denormal or 0. A NaN becomes a quiet NaN with the same
+/// sign and the upper bits of its payload.
 template <int kExponentBits, int kFractionBits>
 constexpr std::uint16_t narrowed(double value) {
   const std::uint64_t bits = std::bit_cast<std::uint64_t>(value);

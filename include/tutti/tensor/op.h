@@ -227,8 +227,8 @@ struct Operand {
   DType dtype() const { return tensor.dtype(); }
 
  private:
-  /// Converts a number to a tensor on the CPU. The operation later moves it to its device; creating
-  /// it on a GPU would queue work there.
+  /// Converts a number to a tensor on the CPU. The operation later moves the tensor to the
+  /// operation's device; creating the tensor on a GPU would queue work on that GPU.
   template <class T>
   static Tensor tensor_of(const T& value) {
     if constexpr (std::is_arithmetic_v<T>) {

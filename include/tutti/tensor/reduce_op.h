@@ -7,7 +7,7 @@
 
 namespace tutti {
 
-/// Reduction over replicas: tf.distribute.ReduceOp, extended with MPI's operations. The
+/// Reduction over replicas: tf.distribute.ReduceOp, extended with MPI's MIN, MAX and PROD. The
 /// enumerators' values never change, because plugins depend on them.
 enum class ReduceOp { kSum = 0, kMean = 1, kMin = 2, kMax = 3, kProduct = 4 };
 

@@ -13,8 +13,8 @@
 
 namespace tutti {
 
-/// Up to eight dimensions, each >= 0; [] is the shape of a scalar. A value type that allocates no
-/// memory.
+/// Shape of a tensor: up to eight dimensions, each >= 0; [] is the shape of a scalar. A value type
+/// that allocates no memory.
 class Shape {
  public:
   static constexpr int kMaxRank = 8;
@@ -32,8 +32,9 @@ class Shape {
   std::int64_t operator[](int axis) const { return dim(axis); }
   /// Returns the product of the dimensions; 1 for [].
   std::int64_t num_elements() const;
-  /// Returns the product of all nonzero dimensions; nullopt if it exceeds int64. If it does not,
-  /// neither does the product of any subset of dimensions. Use it to check untrusted dimensions.
+  /// Returns the product of all nonzero dimensions; nullopt if the product does not fit in an
+  /// int64. If it fits, so does the product of any subset of dimensions. Use count() to check
+  /// untrusted dimensions.
   static std::optional<std::int64_t> count(std::span<const std::int64_t> dims);
 
   const std::int64_t* begin() const { return dims_.data(); }

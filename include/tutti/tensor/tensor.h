@@ -21,7 +21,7 @@
 namespace tutti {
 
 /// Elements begin .. end - 1 of an axis. As in Python, negative numbers count from the end of the
-/// axis, and indices outside the axis are ignored. Range{} is the entire axis.
+/// axis, and bounds outside the axis are clamped. Range{} is the entire axis.
 struct Range {
   std::optional<std::int64_t> begin = std::nullopt;
   std::optional<std::int64_t> end = std::nullopt;
@@ -124,10 +124,10 @@ class Tensor {
   int rank() const { return shape().rank(); }
   std::size_t num_bytes() const;
 
-  /// Returns this value on `device`. Does not copy it if it is already there; virtual CPU devices
-  /// share the host's memory, except devices with a separate memory (device_memory.h). Not recorded
-  /// on tapes: no gradient flows back. Waits for the value only if it moves from a GPU to another
-  /// kind of device, or between GPUs without peer access.
+  /// Returns this value on `device`. Does not copy a value that is already on `device`; virtual CPU
+  /// devices share the host's memory, except devices with a separate memory (device_memory.h). Not
+  /// recorded on tapes: no gradient flows back. Waits for the value only if it moves from a GPU to
+  /// another kind of device, or between GPUs without peer access.
   Tensor to(Device device) const;
   /// Overload for a device name: x.to("cpu:1"). Throws as Device::parse() does.
   Tensor to(std::string_view device) const { return to(Device::parse(device)); }
@@ -135,8 +135,8 @@ class Tensor {
   Tensor copy() const;
 
   /// Return the only element, converted to the result type; wait for it if it is on a GPU. Throw
-  /// kInvalidArgument unless there is exactly one element. Like all reads of elements on the host,
-  /// collective if the tensor is sharded over a mesh; errors then name the line `where`.
+  /// kInvalidArgument unless there is exactly one element. If the tensor is sharded over a mesh,
+  /// collective, like all reads on the host; errors then name the line `where`.
   float item(const SourceLocation& where = SourceLocation::current()) const;
   double item_double(const SourceLocation& where = SourceLocation::current()) const;
   std::int64_t item_int(const SourceLocation& where = SourceLocation::current()) const;
@@ -170,7 +170,8 @@ class Tensor {
   /// Returns the same value with a new id(), which tapes treat as a different tensor.
   Tensor alias() const;
 
-  /// Returns the number that identifies this value on tapes; copies share it. 0 if undefined.
+  /// Returns the number that identifies this value on tapes, which copies of the Tensor object
+  /// share; 0 if undefined.
   std::uint64_t id() const;
 
  private:
@@ -220,9 +221,9 @@ class MutableTensor {
   Tensor freeze() const;
   /// Copies the storage if it is shared, so that span() may be written.
   void make_unique();
-  /// Sets the elements to those of `value`. If `value` is an entire buffer in the same memory,
-  /// shares its storage until the next make_unique(); otherwise, copies the elements. On a GPU,
-  /// copies in place if the storage of this tensor is not shared.
+  /// Sets the elements to those of `value`. If `value` fills a buffer in the same memory, shares
+  /// that buffer until the next make_unique(); otherwise, copies the elements. On a GPU, copies in
+  /// place if the storage of this tensor is not shared.
   void assign(const Tensor& value);
   /// Copies the elements of `value`, which may be on any device, into this tensor's storage, even
   /// if that is shared.

@@ -69,7 +69,7 @@ std::uint64_t ClosureContext::number() const { return internal::closure_number(i
 void ClosureContext::throw_if_cancelled() const {
   if (!cancelled()) return;
   fail(ErrorCode::kCancelled, "closure ", number(), " was cancelled on worker ", worker_,
-       " (attempt ", attempt_, "); its result is not needed");
+       " (attempt ", attempt_, "); its result is no longer needed");
 }
 
 RandomContext ClosureContext::random_context(std::uint32_t replica) const {

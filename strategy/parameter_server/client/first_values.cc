@@ -22,8 +22,8 @@ CreateShard FirstValues::find(ShardId shard) const {
   const MutexLock lock(mutex_);
   const auto found = made_.find(shard);
   if (found != made_.end()) return found->second;
-  fail(ErrorCode::kNotFound, "there is no shard with the id ", shard, "; expected one that was ",
-       "created here");
+  fail(ErrorCode::kNotFound, "there is no shard with the id ", shard, "; expected the id of ",
+       "a shard that this program has created");
 }
 
 OperationAnswer FirstValues::answer(const Operation& operation) {
@@ -40,9 +40,8 @@ OperationAnswer FirstValues::answer(const Operation& operation) {
   };
   if (const auto* shard = std::get_if<ReadShard>(&operation)) return read_made(*shard);
   if (const auto* rows = std::get_if<ReadRows>(&operation)) return read_made(*rows);
-  fail(ErrorCode::kFailedPrecondition,
-       "the program on a server must not change variables; expected the ",
-       "chief, or a closure, to do that");
+  fail(ErrorCode::kFailedPrecondition, "the program on a server must not change variables; ",
+       "change them on the chief or in a closure");
 }
 
 std::shared_ptr<PendingAnswers> FirstValues::start(OperationBatch batch) {

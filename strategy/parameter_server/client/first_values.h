@@ -12,9 +12,9 @@
 namespace tutti::internal {
 
 /// VariableService for a process of job ps. Such a process runs the program only up to
-/// ClusterCoordinator::start() and must not change any value before that. It stores descriptions of
-/// values, and tensors that the program provided; values are computed when they are read. Other
-/// operations are refused with kFailedPrecondition. Thread-safe.
+/// ClusterCoordinator::start() and must not change any value before that. The service stores
+/// descriptions of values, and tensors that the program provided; it computes values when they are
+/// read. It refuses other operations with kFailedPrecondition. Thread-safe.
 class FirstValues final : public VariableService {
  public:
   explicit FirstValues(std::string name) : name_(std::move(name)) {}

@@ -1,4 +1,4 @@
-// Batched reads of variables, and tracking of which values are current.
+// Implements ParameterServers: batched reads of variables, and a cache of current values.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/client/parameter_servers.h"
 #include "tutti/core/random.h"
@@ -124,7 +124,7 @@ void ParameterServers::leave() noexcept {
     if (!std::exchange(has_joined_, false)) return;
   }
   try {
-    // A longer wait is not worth it when leaving.
+    // Waits only briefly, because this worker has finished.
     report(/*has_ended=*/true, deadline_after(Clock::system().now(), durations::kSilentAfter));
   } catch (const std::exception& error) {
     log_info(concat("worker ", pace_->worker,

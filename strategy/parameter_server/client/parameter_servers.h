@@ -41,8 +41,9 @@ struct ReadCache {
 };
 
 /// Client of all servers of a job. Reads return current values. Within a step (a run or a closure
-/// of this process), a variable is fetched at its first read, and at the first read after a change.
-/// A fetch includes all variables that the last step read: one message per server. Thread-safe.
+/// of this process), a variable is fetched at its first read, and at the first read after a change
+/// or after another step has begun. A fetch includes all variables that the last step read: one
+/// message per server. Thread-safe.
 class ParameterServers {
  public:
   /// `timeout` limits the wait for each answer. `team` is the team of workers that train together
@@ -94,8 +95,8 @@ class ParameterServers {
   /// in every step, so all updates share one text. Throws as describe_update_rule() does.
   SharedText rule_text(const UpdateRule& rule);
   /// Function that is called before and after a read outside closures. It waits until the servers'
-  /// values are current, and returns the number of rollbacks to a checkpoint. A read during which
-  /// this number changes is repeated. Empty if servers never roll back.
+  /// values are current, and returns a number that changes with each rollback to a checkpoint. A
+  /// read during which this number changes is repeated. Empty if servers never roll back.
   using Currency = std::function<std::uint64_t()>;
   void set_currency(Currency currency);
   /// Calls `read`, repeating the call as described for Currency.
@@ -118,8 +119,8 @@ class ParameterServers {
   /// `change`, and all wait until the changes have been applied. `what` is compared between
   /// workers.
   void change_together(const std::function<void()>& change, const std::string& what);
-  /// Waits until the changes made by this client (or closure) have been applied. With a team, the
-  /// call is collective and waits for the changes of all workers.
+  /// meet() waits until the changes of all workers of the team have been applied; collective.
+  /// settle(), and meet() without a team, wait only for the changes of this client or closure.
   void meet(const std::string& what);
   void settle();
   /// Declares that the calling thread's closure will make no more changes.

@@ -22,16 +22,16 @@ struct WorkerPace {
   UpdateMode mode = UpdateMode::kAsync;  // never kSync
   int worker = 0;
   int num_workers = 1;
-  // The following members are for kSyncReplicas.
+  // The following members are used by kSyncReplicas only.
   int num_to_aggregate = 1;
   /// Minimum time for which a read waits for other workers.
   Duration patience = Duration::zero();
 };
 
 /// Worker's side of UpdateMode::kSyncReplicas. Values arrive with the number of steps applied to
-/// them, and the worker's gradients are for the next step. A worker for which the others do not
-/// wait can read values from different steps; its gradients then belong to no step and are left
-/// out. A variable takes part from its first update on. Not thread-safe.
+/// them, and the worker's gradients belong to the next step. A worker for which the other workers
+/// do not wait can read values from different steps; its gradients then belong to no step and are
+/// left out. A variable participates after its first update. Not thread-safe.
 class ReplicaSteps {
  public:
   using Variable = std::shared_ptr<const ReadCache>;
@@ -49,7 +49,8 @@ class ReplicaSteps {
   /// values from older steps; otherwise nullopt.
   std::optional<std::uint64_t> is_behind(
       std::span<const std::shared_ptr<ReadCache>> variables) const;
-  /// Returns the number of steps that a read waits for: those up to this worker's last gradient.
+  /// Returns the number of steps that a read waits for: the steps up to this worker's last
+  /// gradient.
   std::uint64_t at_least(const Variable& variable) const;
   /// Returns the step for an update; nullopt if the update must be skipped. Throws kUnimplemented
   /// for the second update of a variable in a step, because servers count one gradient per worker.

@@ -132,7 +132,7 @@ RemoteService::RemoteService(Options options)
       thread_(Executor::system().start("ps-connection", [this] { run(); })) {}
 
 RemoteService::~RemoteService() {
-  const Error ended(ErrorCode::kCancelled, concat(name(), ": the client was ended"));
+  const Error ended(ErrorCode::kCancelled, concat(name(), ": the client was destroyed"));
   end(ended)->end_calls(ended);
   thread_->join();
 }

@@ -102,8 +102,8 @@ class ServerLink {
   /// calling thread runs. Throws the error of the first change that failed; the changes after it
   /// were still sent.
   void settle(TimePoint deadline);
-  /// Drops the changes collected for the calling thread's stream; called when the thread will make
-  /// no more changes.
+  /// Drops the streams of the calling thread's closure (or client), with their collected changes;
+  /// called when the closure will make no more changes.
   void end_stream();
   /// Restarts the numbering of changes outside closures, with the new client id `client`, because
   /// the server's state was replaced. Drops the collected changes.

@@ -1,8 +1,8 @@
 // Implements ClosureLedger: one function per event, which first checks and then changes the state.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A closure *ends* when it finishes, fails or is cancelled. It is forgotten once all closures
-// before it have ended and, if finished ones are kept, a checkpoint contains it.
+// A closure *ends* when it finishes, fails or is cancelled. It is removed once it and all closures
+// before it have ended and, if finished ones are kept, a checkpoint contains them.
 #include "strategy/parameter_server/coordinator/closure_ledger.h"
 
 #include <utility>
@@ -59,7 +59,7 @@ ClosureLedger::Closure& ClosureLedger::running(std::uint64_t number, int attempt
 }
 
 std::uint64_t ClosureLedger::schedule() {
-  expect(failures_.empty(), "schedule", next_number_, "a failure was not raised yet");
+  expect(failures_.empty(), "schedule", next_number_, "a failure has not been raised yet");
   closures_[next_number_] = {};
   queued_.insert(next_number_);
   return next_number_++;
@@ -121,8 +121,8 @@ void ClosureLedger::fail(ClosureFailure failure) {
 }
 
 std::vector<ClosureFailure> ClosureLedger::raise_failures() {
-  expect(!failures_.empty() && is_drained(), "raise the error of", next_number_,
-         "there is none, or closures still run");
+  expect(!failures_.empty() && is_drained(), "raise the failures below", next_number_,
+         "there are none, or closures still run");
   return std::exchange(failures_, {});
 }
 

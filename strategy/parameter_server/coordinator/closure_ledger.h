@@ -68,17 +68,18 @@ class ClosureLedger {
   /// Ends a closure that stopped after its cancellation; queues it again if it had finished
   /// earlier.
   void stop(std::uint64_t number, int attempt);
-  /// Queues the closure again, unless LedgerRules make it fail. Attempts that were not started do
-  /// not count towards most_attempts.
+  /// Queues the closure again, unless LedgerRules make it fail or an earlier failure cancels it.
+  /// Attempts that were not started do not count towards most_attempts.
   void put_back(std::uint64_t number, int attempt, AttemptReport report);
   void fail(ClosureFailure failure);
   /// Returns the pending failures, to be reported to the user, and clears them.
   std::vector<ClosureFailure> raise_failures();
   /// Records that a checkpoint contains every closure below `number`, each of which has ended.
   void note_saved(std::uint64_t number);
-  /// Prepares for restoring the servers from the last checkpoint: requeues all closures that
-  /// finished after it, voids all attempts, and begins the next generation. The closures begin in
-  /// their original order, so that no checkpoint contains a later closure but lacks an earlier one.
+  /// Prepares for restoring the servers from the last checkpoint: requeues running closures and
+  /// those that finished after it, voids all attempts, and begins the next generation. The closures
+  /// begin in their original order, so that no checkpoint contains a later closure but lacks an
+  /// earlier one.
   void roll_back();
 
   std::uint64_t next_number() const { return next_number_; }
@@ -103,7 +104,7 @@ class ClosureLedger {
   /// Returns true if all queued and running closures repeat closures that a rollback has undone.
   bool has_only_repeats() const { return queued_.size() + num_running_ == num_repeated_; }
   /// Returns the failures that have not been reported to a caller yet. Closures are accepted only
-  /// while there are none.
+  /// while there are no failures.
   const std::vector<ClosureFailure>& failures() const { return failures_; }
 
   /// Returns a closure number such that every closure with a lower number has ended.

@@ -115,8 +115,8 @@ ClosureQueue::AssignedClosure ClosureQueue::start(std::uint64_t number, int work
           entry.work, entry.token};
 }
 
-/// Assigns queued closures to threads that wait in get(), as long as one of these threads may
-/// receive a closure.
+/// Assigns queued closures to threads that wait in get(), while one of these threads may receive a
+/// closure.
 void ClosureQueue::assign_closures() {
   std::optional<std::uint64_t> number;  // set by may_have_one, so that next_for() is called once
   const auto may_have_one = [&, this](const Waiting* each) TUTTI_REQUIRES(mutex_) {

@@ -83,7 +83,7 @@ class ClosureQueue {
   /// Waits for the next closure that this worker is to run. A worker that has a closure gets a
   /// second one only while there are enough for all workers, because the second waits for the
   /// first. A closure whose last attempt ended on this worker goes to another worker, unless all
-  /// others are busy or absent. Returns nullopt at the deadline and after stop().
+  /// other workers are busy or absent. Returns nullopt at the deadline and after stop().
   std::optional<AssignedClosure> get(int worker, TimePoint deadline = TimePoint::max());
   /// Reassigns queued closures after workers have become available or unavailable.
   void wake_workers();
@@ -99,7 +99,7 @@ class ClosureQueue {
                    std::string text);
   /// Records that the closure ended with kCancelled because its token was cancelled.
   bool mark_stopped(const AssignedClosure& assigned);
-  /// Puts the closure at the front of the queue, unless it counts as failed under LedgerRules.
+  /// Queues the closure again, ahead of closures scheduled later; see ClosureLedger::put_back().
   bool put_back(const AssignedClosure& assigned, AttemptReport report);
 
   /// Waits until no closure is queued or running. After a failure, waits only for running closures,
@@ -123,8 +123,7 @@ class ClosureQueue {
   void note_saved(std::uint64_t number);
   void roll_back();
   /// Waits until all closures that had finished before a server was lost have finished again.
-  /// Throws as wait() does, except ClosureError; throws kDataLoss if one of them fails when it is
-  /// repeated.
+  /// Throws as wait() does, except ClosureError; throws kDataLoss if a repeated closure fails.
   void wait_until_caught_up(TimePoint deadline);
   /// Same as wait_until_caught_up(), but returns true once the closures have finished, or false at
   /// the deadline or after stop().

@@ -248,7 +248,7 @@ void CoordinatorCore::fail_if_no_worker_joins(TimePoint& absent_since) {
   if (now - absent_since < options_.most_absence) return;
   queue_.fail_next(ErrorCode::kUnavailable, ErrorOrigin::kWorker,
                    concat("no worker was connected for ", seconds_between(absent_since, now),
-                          " s; expected one of ", links_.size(), " to come back"));
+                          " s; expected one of ", links_.size(), " to reconnect"));
 }
 
 void CoordinatorCore::accept_outcome(const ClosureQueue::AssignedClosure& assigned,

@@ -54,7 +54,7 @@ class WorkerLink {
   virtual void watch(std::function<void()>) {}
   /// Releases the worker's value for this handle.
   virtual void release(const PerWorkerHandle& handle) = 0;
-  /// Describes what the worker is running: "closure 7 (train)", or "nothing".
+  /// Describes what the worker is running, such as "closure 7 (train, attempt 2)" or "nothing".
   virtual std::string doing() const = 0;
   /// Returns the reason why a connected worker cannot be used, such as different step definitions
   /// or membership in another job.
@@ -63,13 +63,13 @@ class WorkerLink {
 
 }  // namespace internal
 
-/// Interface of a strategy for its coordinator, implemented by ParameterServerStrategy. The
-/// defaults are for workers that are threads. Thread-safe.
+/// Interface of a strategy for its coordinator, implemented by ParameterServerStrategy. The default
+/// implementations suit workers that are threads of this process. Thread-safe.
 class CoordinatedStrategy {
  public:
   virtual ~CoordinatedStrategy() = default;
   virtual int num_workers() const = 0;
-  /// Returns "worker 1 (127.0.0.1:4711)".
+  /// Returns text such as "worker 1 (127.0.0.1:4711)".
   virtual std::string worker_name(int worker) const { return concat("worker ", worker); }
 
   /// Runs `body` on the calling thread, which belongs to the closure's worker and has its

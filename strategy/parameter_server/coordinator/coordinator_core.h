@@ -58,7 +58,8 @@ class CoordinatorCore {
   /// `first_number` and `generation` are those of the first closure (ClosureLedger).
   CoordinatorCore(CoordinatedStrategy& strategy, ClusterCoordinatorOptions options,
                   std::uint64_t first_number = 0, std::uint64_t generation = 1);
-  /// Cancels remaining closures, and ends all threads.
+  /// Saves a last version of the checkpoint if possible, cancels remaining closures, and ends all
+  /// threads.
   ~CoordinatorCore();
 
   std::optional<int> serve();

@@ -148,8 +148,10 @@ void JobCheckpoint::save_now(TimePoint deadline) {
   if (num_served_ >= number) throw *last_problem_;
   if (gave_up_) throw *gave_up_;
   if (is_stopped_) fail(ErrorCode::kCancelled, "save_checkpoint: the coordinator was stopped");
-  fail(ErrorCode::kDeadlineExceeded, "save_checkpoint: still waiting for ", join(queue_.running()),
-       ", or for the disk, at the deadline; try a later deadline");
+  const std::vector<std::string> running = queue_.running();
+  fail(ErrorCode::kDeadlineExceeded, "save_checkpoint: still waiting for ",
+       running.empty() ? "" : join(running) + ", or for ",
+       "the disk, at the deadline; try a later deadline");
 }
 
 std::uint64_t JobCheckpoint::wait_until_current() {
@@ -323,7 +325,8 @@ std::optional<Error> JobCheckpoint::write(const CheckpointFile& version) const {
     if (!folder) throw;
     const std::vector<FoundVersion> found = find_versions(*folder);
     if (found.empty() || found.back().shown.sequence != last_sequence_ + 1) throw;
-    return error.with_context(concat("'", found.back().shown.path, "' exists, but"));
+    return error.with_context(
+        concat("'", found.back().shown.path, "' exists, but saving it failed"));
   }
 }
 
@@ -404,7 +407,7 @@ void JobCheckpoint::restore(const CheckpointFile& version) {
   servers_.open(closure_id(queue_.generation(), queue_.finished_below()));
 }
 
-/// Restores the servers if one was lost. No closures are assigned to workers meanwhile.
+/// Restores the servers if one was lost. No closures are assigned to workers during the restore.
 void JobCheckpoint::recover() {
   const std::uint64_t num_troubles = num_troubles_.load();
   if (has_lost_server()) roll_back_servers();
@@ -435,7 +438,7 @@ void JobCheckpoint::require_no_outside_change(const std::string& why) const {
        options_.checkpoint_folder, "', and call save_checkpoint() after such changes");
 }
 
-/// Restores all servers; starts over if a server is lost meanwhile.
+/// Restores all servers; starts over if a server is lost during the restore.
 void JobCheckpoint::roll_back_servers() {
   for (int num_tries = 1;; ++num_tries) {
     const std::string why = servers_.take_loss().value_or("a server was started again");

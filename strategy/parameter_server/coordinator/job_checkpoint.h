@@ -37,7 +37,7 @@ class JobCheckpoint {
   /// closure that is not a repeat is queued or running.
   void finish();
 
-  /// Returns true while no server is lost.
+  /// Returns true unless a server may be lost and has not been restored.
   bool may_assign() const { return num_troubles_.load() == num_handled_.load(); }
   /// Called when a closure ends.
   void note_end();
@@ -46,8 +46,8 @@ class JobCheckpoint {
   /// Returns once a version contains all closures that have ended. Throws the error that prevented
   /// saving, kDeadlineExceeded at the deadline, or kCancelled after stop().
   void save_now(TimePoint deadline);
-  /// Waits until the servers have all changes of the finished closures; returns the number of
-  /// rollbacks. Throws the error that prevents this.
+  /// Waits until the servers have all changes of the finished closures; returns the generation,
+  /// which each rollback increments. Throws the error that prevents this.
   std::uint64_t wait_until_current();
 
  private:

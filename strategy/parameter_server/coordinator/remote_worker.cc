@@ -61,7 +61,8 @@ void RemoteWorker::report_change() {
   if (on_change) on_change();
 }
 
-/// Called when the job has found that all incarnations of the worker up to this one have exited.
+/// Fails the calls to the connected process if its incarnation is at most `incarnation`; called
+/// when the job has declared these incarnations lost, and by stop().
 void RemoteWorker::give_up(std::uint64_t incarnation, const Error& error) {
   std::shared_ptr<Connection> connection;
   {
@@ -100,7 +101,7 @@ TaskOutcome RemoteWorker::run(const WorkerTask& task) {
     const MutexLock lock(mutex_);
     if (connection_ == nullptr || connection_->client->why_broken()) {
       return report(Kind::kNotStarted, ErrorOrigin::kWorker, ErrorCode::kUnavailable,
-                    concat(name_, ": is not connected"));
+                    concat(name_, " is not connected"));
     }
     connection = connection_;
     reply = connection->client->start(std::move(packet));

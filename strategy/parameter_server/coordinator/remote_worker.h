@@ -22,9 +22,8 @@ struct RemoteWorkerOptions {
   /// Opens a connection; called on the link's thread, and called again after a loss or an error.
   /// Errors are logged at intervals.
   std::function<std::unique_ptr<RpcClient>()> connect = {};
-  /// Registers a callback for as long as the returned object exists. The callback is called when
-  /// the job declares the worker lost. If when_lost is empty, only a broken connection reveals a
-  /// loss.
+  /// Registers a callback while the returned object exists. The callback is called when the job
+  /// declares the worker lost. If when_lost is empty, only a broken connection reveals a loss.
   using Lost = std::function<void(std::uint64_t incarnation, const Error& error)>;
   std::function<std::shared_ptr<void>(Lost)> when_lost = {};
   /// Returns StepRegistry::text(). A worker whose steps differ from these is treated as
@@ -79,7 +78,7 @@ class RemoteWorker final : public WorkerLink {
   // in greeted_.
   std::shared_ptr<Connection> connection_ TUTTI_GUARDED_BY(mutex_);
   std::shared_ptr<Connection> greeted_ TUTTI_GUARDED_BY(mutex_);
-  std::optional<Error> loss_ TUTTI_GUARDED_BY(mutex_);  // why the connection must be closed
+  std::optional<Error> loss_ TUTTI_GUARDED_BY(mutex_);  // reason to close the connection
   // Reason why the last connection or connection attempt ended.
   std::optional<Error> why_gone_ TUTTI_GUARDED_BY(mutex_);
   std::function<void()> on_change_ TUTTI_GUARDED_BY(mutex_);

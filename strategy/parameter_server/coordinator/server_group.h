@@ -37,8 +37,8 @@ class ServerGroup {
   /// Opens the servers so that the program can create its variables. Waits for servers of an
   /// earlier run to exit.
   void begin();
-  /// Called by the job for a server that exited or that the job gave up on. Returns false if it
-  /// will not be restored.
+  /// Called by the job for a server that exited or that the job gave up on. Returns false if the
+  /// server will not be restored.
   bool note_loss(const std::string& why);
   /// Returns and clears the reason passed to the last note_loss(), such as "ps 1: killed"; nullopt
   /// if there is none.

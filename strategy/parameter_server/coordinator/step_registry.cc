@@ -57,8 +57,8 @@ ResourceDefinition StepRegistry::find_resource(std::uint64_t id) const {
   const auto found = resources_.find(id);
   if (found == resources_.end()) {
     fail(ErrorCode::kNotFound, "per-worker value ", id,
-         " is not defined here; expected a number below ", resources_.size(),
-         "; create it on every task before start()");
+         " is not defined here; this task defines only ", resources_.size(),
+         " of them; create it on every task before start()");
   }
   return found->second;
 }

@@ -28,7 +28,7 @@ static_assert(2 * Nest::kDeepest + 16 < 100);
 
 template <class... Parts>
 [[noreturn]] void refuse_nest(const Parts&... parts) {
-  fail(ErrorCode::kDataLoss, "nest: ", parts..., "; expected what encode_nest() writes");
+  fail(ErrorCode::kDataLoss, "nest: ", parts..., "; expected the output of encode_nest()");
 }
 
 void put(const Nest& nest, int depth, PayloadWriter& payload, v1::Nest& out) {
@@ -76,7 +76,8 @@ Nest get_map(const v1::Nest::Map& in, int depth, PayloadReader& payload) {
 }
 
 Nest get(const v1::Nest& in, int depth, PayloadReader& payload) {
-  if (depth > Nest::kDeepest) refuse_nest("too deep");
+  if (depth > Nest::kDeepest)
+    refuse_nest("more than ", Nest::kDeepest, " levels of lists and maps");
   switch (in.value_case()) {
     case v1::Nest::kNothing:
       return Nest();

@@ -42,7 +42,7 @@ WorkerResourceTable::Made WorkerResourceTable::make(const PerWorkerHandle& handl
     made.error =
         OriginError(error.origin(), error.code(),
                     concat("per-worker value ", handle.id, " (", handle.type,
-                           "): could not be made on worker ", worker_, ": ", error.message()));
+                           "): could not be created on worker ", worker_, ": ", error.message()));
   }
   return made;
 }
@@ -81,7 +81,7 @@ TaskOutcome TaskRunner::outcome_of(const WorkerTask& task) {
   using Kind = AttemptReport::Kind;
   if (task.token->is_cancelled()) {
     return AttemptReport{Kind::kNotStarted, worker_, ErrorOrigin::kWorker, ErrorCode::kCancelled,
-                         "it was cancelled before it began"};
+                         "the closure was cancelled before it began"};
   }
   const TraceSpan span("closure", "coordinator",
                        {{"number", static_cast<std::int64_t>(closure_number(task.closure))},
@@ -184,9 +184,9 @@ void WorkerService::work() {
     try {
       answer = encode(outcome);
     } catch (const Error& error) {
-      answer = encode(AttemptReport{AttemptReport::Kind::kFailed, worker_, ErrorOrigin::kUser,
-                                    error.code(),
-                                    concat("its result cannot be sent: ", error.message())});
+      answer = encode(
+          AttemptReport{AttemptReport::Kind::kFailed, worker_, ErrorOrigin::kUser, error.code(),
+                        concat("the result of the step cannot be sent: ", error.message())});
     }
     next.call->reply(std::move(answer));
     const MutexLock lock(mutex_);

@@ -66,14 +66,14 @@ class TaskRunner final : public WorkerLink {
   TimePoint running_since_ TUTTI_GUARDED_BY(mutex_) = {};
 };
 
-/// Runs the coordinator's tasks in order, on a dedicated thread. If a client's connection ends, its
-/// tasks are cancelled. Thread-safe.
+/// Runs the coordinator's tasks in order, on a dedicated thread. If a client's connection ends,
+/// that client's tasks are cancelled. Thread-safe.
 class WorkerService final : public RpcHandler {
  public:
   /// `strategy` and `registry` must outlive the service.
   WorkerService(int worker, CoordinatedStrategy& strategy, const StepRegistry& registry);
-  /// Cancels the running task and waits until it ends. Requires: the server that calls this handler
-  /// has ended.
+  /// Cancels all tasks and waits until the running one ends. Requires: the server that calls this
+  /// handler has ended.
   ~WorkerService() override;
 
   void take(std::shared_ptr<RpcCall> call) override;

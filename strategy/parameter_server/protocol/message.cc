@@ -40,7 +40,8 @@ TensorSpec spec_of(const v1::TensorHead& in) {
 
 void put_tensor(const Tensor& tensor, PayloadWriter& payload, v1::TensorHead& out) {
   if (!tensor.defined()) {
-    fail(ErrorCode::kInvalidArgument, "message: a tensor is undefined; expected one with a value");
+    fail(ErrorCode::kInvalidArgument,
+         "message: expected a tensor with a value, got an undefined tensor");
   }
   put_head({tensor.shape(), tensor.dtype()}, out);
   payload.put(tensor);

@@ -1,5 +1,5 @@
-// Messages of cluster/proto: arena allocation, writing and reading. The elements of tensors are
-// stored separately.
+// Functions that write and read the protobuf messages of cluster/proto. Packets store the elements
+// of tensors separately from these messages.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,8 +18,8 @@
 
 namespace tutti::internal {
 
-/// A message allocated in an arena. A short message fits into this object and needs no further
-/// memory.
+/// A protobuf message allocated in an arena. A short message fits into this object and needs no
+/// further memory.
 template <class Message>
 class InArena {
  public:
@@ -69,11 +69,12 @@ auto read_packet(const Packet& packet, const Get& get, InPlace in_place = InPlac
   return result;
 }
 
-/// Convert types and shapes. spec_of() throws kDataLoss for an unknown type or an invalid shape.
+/// Write and read the type and shape of a tensor. spec_of() throws kDataLoss for an unknown type or
+/// an invalid shape.
 void put_head(const TensorSpec& spec, v1::TensorHead& out);
 TensorSpec spec_of(const v1::TensorHead& in);
 /// Writes a tensor: its type and shape to `out`, its elements to `payload`. Throws kInvalidArgument
-/// if it is undefined.
+/// if the tensor is undefined.
 void put_tensor(const Tensor& tensor, PayloadWriter& payload, v1::TensorHead& out);
 /// Reads a tensor. Throws as PayloadReader::take() does.
 Tensor get_tensor(const v1::TensorHead& in, PayloadReader& payload);

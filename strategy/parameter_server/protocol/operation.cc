@@ -62,7 +62,8 @@ template <class... Parts>
 }
 
 std::string checked_text(const std::string& text, std::size_t longest) {
-  if (text.size() > longest) refuse_batch("a text of ", text.size(), " bytes; at most ", longest);
+  if (text.size() > longest)
+    refuse_batch("expected a text of at most ", longest, " bytes, got ", text.size());
   return text;
 }
 
@@ -74,7 +75,8 @@ class ColumnReader {
  public:
   ColumnReader(const Column& column, const char* what) : column_(column), what_(what) {}
   auto next() {
-    if (place_ >= std::ssize(column_)) refuse_batch("a column has only ", place_, " ", what_);
+    if (place_ >= std::ssize(column_))
+      refuse_batch("a column has only ", place_, " ", what_, "; expected more");
     return *(column_.begin() + place_++);
   }
   template <class Enum>
@@ -103,7 +105,7 @@ class TensorWriter {
   }
 
   void put(const Tensor& tensor) {
-    if (!tensor.defined()) refuse_to_send("a tensor is undefined");
+    if (!tensor.defined()) refuse_to_send("expected tensors with values, got an undefined tensor");
     const Shape& shape = tensor.shape();
     kinds_.push_back(static_cast<char>(tensor.dtype()));
     kinds_.push_back(static_cast<char>(shape.rank()));
@@ -126,14 +128,15 @@ class TensorReader {
   Tensor take() {
     const std::size_t dtype = static_cast<unsigned char>(kinds_.next());
     const std::size_t rank = static_cast<unsigned char>(kinds_.next());
-    if (rank > dims_.size()) refuse_batch("a column lacks ", rank - dims_.size(), " dimensions");
+    if (rank > dims_.size())
+      refuse_batch("expected ", rank, " more dimensions, got ", dims_.size());
     const auto dims = dims_.first(rank);
     dims_ = dims_.subspan(rank);
     return payload_.take(dtype, dims);
   }
   void finish() const {
     kinds_.finish();
-    if (!dims_.empty()) refuse_batch("a column has ", dims_.size(), " dimensions too many");
+    if (!dims_.empty()) refuse_batch("expected no more dimensions, got ", dims_.size());
   }
 
  private:
@@ -255,12 +258,12 @@ class ShardsReader {
   ShardsReader(const v1::ShardOperations& in, PayloadReader& payload)
       : in_(in), tensors_(in.tensors(), payload) {}
 
-  /// Appends all operations.
+  /// Appends all operations to `out`.
   void read(std::vector<Operation>& out) {
     for (const ShardId shard : in_.shards()) out.push_back(next(shard));
     kinds_.finish(), versions_.finish(), steps_.finish(), slots_.finish(), tensors_.finish();
     if (num_updates_ > 0 || next_settings_ < in_.settings_size()) {
-      refuse_batch("settings of more updates than there are");
+      refuse_batch("the settings belong to more updates than the batch contains");
     }
   }
 
@@ -280,7 +283,8 @@ class ShardsReader {
       default:
         break;
     }
-    if (kinds_.next() != 0) refuse_batch("an op for an operation that takes none");
+    if (kinds_.next() != 0)
+      refuse_batch("expected operator 0 for an operation without an operator");
     if (kind == Kind::kRead) return ReadShard{shard, versions_.next(), steps_.next()};
     if (kind == Kind::kReadRows) return ReadRows{shard, tensors_.take(), steps_.next()};
     return next_update(shard, kind == Kind::kUpdateRows);
@@ -288,7 +292,8 @@ class ShardsReader {
 
   Operation next_update(ShardId shard, bool has_rows) {
     while (num_updates_ == 0) {
-      if (next_settings_ >= in_.settings_size()) refuse_batch("an update without settings");
+      if (next_settings_ >= in_.settings_size())
+        refuse_batch("expected settings for every update, got an update without settings");
       const v1::UpdateSettings& settings = in_.settings(next_settings_++);
       shared_ = get_settings(settings);
       num_updates_ = settings.num_updates();
@@ -386,7 +391,7 @@ CreateShard get_create(const v1::CreateShard& in, PayloadReader& payload) {
   return {get_spec(in.spec()), get_tensor(in.value(), payload)};
 }
 
-/// Appends the operations of one message.
+/// Appends the operations of one message to `out`.
 void get(const v1::Operation& in, PayloadReader& payload, std::vector<Operation>& out) {
   using Order = StoreOrder::Kind;
   switch (in.kind_case()) {
@@ -406,7 +411,7 @@ void get(const v1::Operation& in, PayloadReader& payload, std::vector<Operation>
     case v1::Operation::KIND_NOT_SET:
       break;
   }
-  refuse_batch("an operation of unknown kind");
+  refuse_batch("expected a known kind of operation, got an unknown kind");
 }
 
 template <class Op>
@@ -489,13 +494,16 @@ void put_answers(std::span<const OperationAnswer> answers, PayloadWriter& payloa
 }
 
 std::vector<OperationAnswer> get_answers(const v1::OperationAnswers& in, PayloadReader& payload) {
-  if (in.flags().size() > kMostOperations) refuse_batch(in.flags().size(), " answers");
+  if (in.flags().size() > kMostOperations) {
+    refuse_batch("expected at most ", kMostOperations, " answers, got ", in.flags().size());
+  }
   ColumnReader versions(in.versions(), "versions"), num_steps(in.num_steps(), "numbers of steps");
   TensorReader values(in.values(), payload);
   std::vector<OperationAnswer> answers;
   answers.reserve(in.flags().size());
   for (const char flags : in.flags()) {
-    if ((flags & ~(kHasValue | kWasAppliedBefore)) != 0) refuse_batch("an answer of unknown kind");
+    if ((flags & ~(kHasValue | kWasAppliedBefore)) != 0)
+      refuse_batch("expected a known kind of answer, got an unknown kind");
     OperationAnswer& answer = answers.emplace_back();
     if ((flags & kHasValue) != 0) answer.value = values.take();
     answer.version = versions.next(), answer.num_steps = num_steps.next();

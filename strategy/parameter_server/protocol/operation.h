@@ -32,10 +32,10 @@ struct ShardSpec {
   std::int64_t first_row = 0;  // scalars count as one row
   std::int64_t num_rows = 1;
   Shape shape() const;  // shape of the shard
-  /// Returns true if the variable has these rows.
+  /// Returns true if the variable contains rows [first_row, first_row + num_rows).
   bool has_rows() const;
   ShardId id() const { return shard_id(variable, shard); }
-  /// Returns "'embedding' (shard 1 of 4)".
+  /// Returns a text such as "'embedding' (shard 1 of 4)".
   std::string to_string() const;
   bool operator==(const ShardSpec&) const = default;
 };
@@ -49,11 +49,12 @@ struct CreateShard {
 /// Reads the values; the answer contains no values if `have_version` is still current.
 struct ReadShard {
   ShardId shard = 0;
-  std::uint64_t have_version = 0;  // 0: none
+  std::uint64_t have_version = 0;  // version of the client's copy; 0: no copy
   /// Number of synchronous steps (SyncSpec) that must be applied before the read; 0: no wait.
   std::uint64_t at_least_steps = 0;
 };
-/// Reads rows of the shard (numbers int64 [n], in any order). The answer is [n, ...].
+/// Reads the shard's rows with these indices (int64 [n], in any order). The answer has shape
+/// [n, ...].
 struct ReadRows {
   ShardId shard = 0;
   Tensor rows = {};
@@ -135,14 +136,14 @@ struct ReportWorker {
 
 /// Command from a job's coordinator: the first operation of a batch, whose other operations read or
 /// create shards. The first order binds a store to the run of that order. The store refuses
-/// (kAborted) orders of other runs, because the store's process is about to end. Except for kClose,
-/// it also refuses orders of a generation other than its own, because the coordinator then expects
-/// another process.
+/// (kAborted) orders of other runs, because the store's process is about to end. It also refuses
+/// orders of a generation other than its own, because the coordinator then expects another process;
+/// only a kClose may begin a later generation.
 struct StoreOrder {
   enum class Kind : std::uint8_t {
-    kOpen = 1,    // serves; closures below `number` are finished, others are unknown
+    kOpen = 1,    // opens the store; closures with ids below `number` are finished
     kClose,       // begins this generation: other batches wait until kOpen
-    kRestore,     // sets all shards that the batch would create, even existing ones
+    kRestore,     // assigns the values in the batch's creations, even to existing shards
     kList,        // answers with the existing shards (decode_specs())
     kFreeze,      // keeps the current values of all shards until the next kFreeze or kRelease
     kReadFrozen,  // reads in the batch return the frozen values
@@ -159,16 +160,17 @@ struct StoreOrder {
 
 using Operation = std::variant<CreateShard, ReadShard, ReadRows, AssignShard, ScatterShard,
                                UpdateShard, ReadAwaited, ReportWorker, StoreOrder>;
-/// Returns true if applying the operation twice has a different effect from applying it once (all
-/// operations except creations, reads, reports and orders).
+/// Returns true if the operation changes the values of existing shards, so that it must be applied
+/// exactly once.
 inline bool changes_values(const Operation& operation) {
   return std::holds_alternative<AssignShard>(operation) ||
          std::holds_alternative<ScatterShard>(operation) ||
          std::holds_alternative<UpdateShard>(operation);
 }
 
-/// Returns the id by which servers know a closure: its coordinator's generation (ClosureLedger),
-/// followed by its number. Ids of a later generation are greater than all ids of an earlier one.
+/// Returns the id with which servers identify a closure: its coordinator's generation
+/// (ClosureLedger), followed by the closure's number. Ids of a later generation are greater than
+/// all ids of an earlier one.
 inline constexpr int kClosureNumberBits = 40;
 inline std::uint64_t closure_id(std::uint64_t generation, std::uint64_t number) {
   return (generation << kClosureNumberBits) | number;
@@ -208,10 +210,11 @@ std::uint64_t num_changes(const OperationBatch& batch);
 
 /// Answer to one operation. The answers to a batch are in the order of its operations.
 struct OperationAnswer {
-  std::optional<Tensor> value = {};  // value that was read; nullopt if the version is still current
-  std::uint64_t version = 0;         // version of the shard, after the operation
-  std::uint64_t num_steps = 0;       // synchronous steps applied to the shard
-  bool was_applied_before = false;   // true if applied in an earlier attempt
+  /// Value that was read; nullopt if the client's version is current, or for other operations.
+  std::optional<Tensor> value = {};
+  std::uint64_t version = 0;        // version of the shard, after the operation
+  std::uint64_t num_steps = 0;      // synchronous steps applied to the shard
+  bool was_applied_before = false;  // true if an earlier attempt applied it
 };
 
 /// Encodes a request to a server. The head is an OperationBatch message
@@ -220,12 +223,12 @@ struct OperationAnswer {
 /// undefined tensors, and kResourceExhausted for a head longer than kLongestHead (split the batch).
 Packet encode(const OperationBatch& batch);
 /// Throws kDataLoss for a packet that encode() did not write: compares the head with the payload
-/// before it allocates memory. Tensors stay in the memory in which the payload was received, so
-/// code that needs one after the batch is destroyed must copy it (as VariableComponent does).
+/// before it allocates memory. Tensors may share the memory in which the request was received, so
+/// code that keeps a tensor should copy it (as VariableComponent does) to release that memory.
 OperationBatch decode_batch(const Packet& packet);
 
 /// Encodes specs as the bytes of a tensor. decode_specs() is the inverse, and throws kDataLoss for
-/// other tensors.
+/// bytes that it cannot parse.
 Tensor encode_specs(const std::vector<ShardSpec>& specs);
 std::vector<ShardSpec> decode_specs(const Tensor& bytes);
 

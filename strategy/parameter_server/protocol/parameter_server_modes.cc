@@ -1,4 +1,4 @@
-// Names of modes.
+// Names of update modes and of variable placements.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/protocol/parameter_server_modes.h"
 

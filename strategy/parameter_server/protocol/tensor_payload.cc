@@ -14,11 +14,11 @@ namespace tutti::internal {
 namespace {
 
 constexpr std::size_t kPlace = 64;
-/// Tensors below this size are copied into a common chunk, because a separate chunk for each would
-/// cost more.
+/// Tensors below this size, in bytes, are copied into a common chunk, because a separate chunk for
+/// each tensor would cost more.
 constexpr std::size_t kCopiedBelow = 4096;
-/// A tensor of at least this size stays in the receive buffer unless the buffer is more than
-/// kLargestPart times as large.
+/// A tensor of at least this size, in bytes, stays in the receive buffer unless the buffer is more
+/// than kLargestPart times as large.
 constexpr std::size_t kWorthSharing = 65536;
 constexpr std::size_t kLargestPart = 4;
 constexpr std::int64_t kMostElements = std::int64_t{1} << 48;
@@ -30,11 +30,11 @@ template <class... Parts>
   fail(ErrorCode::kDataLoss, "payload of tensors: ", parts...);
 }
 
-/// Rejects bools that are neither true nor false.
+/// Throws kDataLoss for bools that are neither 0 nor 1.
 void check_values(const Tensor& tensor) {
   if (tensor.dtype() == DType::kBool &&
       std::ranges::any_of(tensor.bytes(), [](std::byte each) { return each > std::byte{1}; })) {
-    refuse_payload("a bool that is neither 0 nor 1");
+    refuse_payload("expected bools of 0 or 1, got another value");
   }
 }
 
@@ -73,12 +73,13 @@ PayloadReader::PayloadReader(const Packet& packet, InPlace in_place)
 
 Shape checked_shape(std::span<const std::int64_t> dims) {
   if (dims.size() > static_cast<std::size_t>(Shape::kMaxRank)) {
-    refuse_payload("a shape of rank ", dims.size(), "; expected at most ", Shape::kMaxRank);
+    refuse_payload("expected a rank of at most ", Shape::kMaxRank, ", got ", dims.size());
   }
   std::int64_t product = 1;  // product of the nonzero dimensions; must not overflow
   for (const std::int64_t dim : dims) {
     if (dim < 0 || dim > kMostElements / product) {
-      refuse_payload("no shape has a dimension ", dim, " after ", product, " elements");
+      refuse_payload("expected a valid shape, got dimension ", dim, " after ", product,
+                     " elements");
     }
     product *= std::max<std::int64_t>(dim, 1);
   }
@@ -87,7 +88,7 @@ Shape checked_shape(std::span<const std::int64_t> dims) {
 
 DType checked_dtype(std::uint64_t number) {
   if (number > static_cast<std::uint64_t>(DType::kFloat16))
-    refuse_payload("no type has number ", number);
+    refuse_payload("expected the number of a dtype, got ", number);
   return static_cast<DType>(number);
 }
 
@@ -96,8 +97,8 @@ Tensor PayloadReader::take(std::uint64_t dtype_number, std::span<const std::int6
   const Shape shape = checked_shape(dims);
   const std::size_t size = static_cast<std::size_t>(shape.num_elements()) * size_of(dtype);
   if (padded(size) > left_) {
-    refuse_payload("a tensor ", shape, " of ", dtype, " needs ", padded(size), " bytes; ", left_,
-                   " are left");
+    refuse_payload("expected ", padded(size), " bytes for a tensor ", shape, " of ", dtype,
+                   ", got only ", left_);
   }
   Tensor tensor = take_in_place(shape, dtype, size);
   if (!tensor.defined()) {
@@ -147,7 +148,7 @@ void PayloadReader::copy(std::byte* out, std::size_t count) {
 }
 
 void PayloadReader::finish() const {
-  if (left_ > 0) refuse_payload(left_, " bytes more than the tensors of the head");
+  if (left_ > 0) refuse_payload("got ", left_, " bytes more than the tensors of the head need");
 }
 
 }  // namespace tutti::internal

@@ -1,4 +1,4 @@
-// Tensors in the payload of a packet. They are sent without a copy; large ones also stay in the
+// Tensors in the payload of a packet. Large tensors are sent without a copy, and can stay in the
 // memory in which they were received.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,9 +14,9 @@
 
 namespace tutti::internal {
 
-/// Writer that stores tensors one after the other, each at the next multiple of 64 bytes. Types and
-/// shapes are in the head, so that readers need not trust the payload. Every chunk starts at such a
-/// multiple.
+/// Writer that stores tensors one after the other. Every tensor and every chunk starts at a
+/// multiple of 64 bytes. Types and shapes are in the packet's head, so that readers need not trust
+/// the payload.
 class PayloadWriter {
  public:
   /// Appends a tensor. Large tensors are not copied: the payload keeps their buffers until its last
@@ -27,13 +27,13 @@ class PayloadWriter {
  private:
   void flush();
   std::vector<SharedBytes> pieces_;
-  std::shared_ptr<std::vector<Tensor>> tensors_;  // owners of the bytes of all chunks
+  std::shared_ptr<std::vector<Tensor>> tensors_;  // tensors whose bytes are not copied
   std::vector<std::byte> small_;  // next chunk: small tensors, and the ends of large ones
 };
 
 /// Selects the tensors that stay in the receive buffer of the payload. kLarge: only a tensor that
-/// fills most of the buffer, so that it keeps little other memory alive. kAll: every tensor, for
-/// code that consumes tensors or copies those that it keeps.
+/// fills most of the buffer, so that it keeps little other memory alive. kAll: every tensor that
+/// one chunk contains, for code that consumes tensors or copies those that it keeps.
 enum class InPlace { kLarge, kAll };
 
 /// Reader of a PayloadWriter's payload, which may have been split anywhere in transit.

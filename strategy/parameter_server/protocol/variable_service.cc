@@ -21,8 +21,10 @@ std::vector<OperationAnswer> AwaitedAnswers::wait(TimePoint deadline) {
   const MutexLock lock(mutex_);
   const auto is_given = [this]() TUTTI_REQUIRES(mutex_) { return result_.has_value(); };
   if (!given_.wait_until(mutex_, deadline, is_given)) {
-    tutti::fail(ErrorCode::kDeadlineExceeded, server_,
-                ": no answer in time; a read waits for synchronous steps, or for slower workers");
+    tutti::fail(
+        ErrorCode::kDeadlineExceeded, server_,
+        ": timed out waiting for an answer; a read may be waiting for a synchronous step or for "
+        "slower workers");
   }
   if (result_->error) throw result_->error->with_context(server_);
   return result_->answers;

@@ -31,7 +31,7 @@ class PendingAnswers {
 class VariableService {
  public:
   virtual ~VariableService() = default;
-  /// Returns "ps 1 (127.0.0.1:4711)".
+  /// Returns the name in error messages, such as "ps 1 (127.0.0.1:4711)".
   virtual std::string name() const = 0;
   virtual std::shared_ptr<PendingAnswers> start(OperationBatch batch) = 0;
 };
@@ -42,7 +42,7 @@ struct BatchResult {
   std::optional<Error> error = {};
 };
 
-/// Called once, on any thread.
+/// Receives the result of a batch. Called once, on any thread.
 using BatchDone = std::function<void(BatchResult)>;
 
 /// Answers that a thread of this process waits for. Thread-safe.

@@ -37,8 +37,8 @@ class AppliedTable {
   /// since.
   void note_applied(const ChangeIdentity& identity);
 
-  /// Records that the client has left. Its streams are kept until kMostEndedClients more clients
-  /// have left, because one of its calls may still be in transit.
+  /// Records that the client has disconnected. Its streams are kept until kMostEndedClients more
+  /// clients have disconnected, because one of its calls may still be in transit.
   void end_client(std::uint64_t client);
 
   std::uint64_t finished_below() const { return finished_below_; }
@@ -54,10 +54,10 @@ class AppliedTable {
 
   std::uint64_t finished_below_;
   std::map<UpdateStream, std::uint64_t> next_;
-  std::deque<std::uint64_t> ended_clients_;  // in the order in which they will be forgotten
+  std::deque<std::uint64_t> ended_clients_;  // oldest first
 };
 
-/// Returns "client 5b2c..., replica 1" or "closure 17".
+/// Returns a text such as "client 5817, replica 1" or "closure 17".
 std::string to_string(const UpdateStream& stream);
 
 }  // namespace tutti::internal

@@ -27,8 +27,8 @@ template <class... Parts>
 void check_spec(const ShardSpec& spec) {
   const bool is_whole_scalar = spec.whole_shape.rank() > 0 || spec.num_rows == 1;
   if (spec.shard >= 0 && spec.shard < spec.num_shards && spec.has_rows() && is_whole_scalar) return;
-  refuse_operation(spec, ": no rows of shape ", spec.whole_shape, "; got ", spec.num_rows,
-                   " rows from ", spec.first_row);
+  refuse_operation(spec, ": expected rows of a variable of shape ", spec.whole_shape, ", got ",
+                   spec.num_rows, " rows from row ", spec.first_row);
 }
 
 void check_value(const ShardSpec& spec, const Tensor& value) {
@@ -216,8 +216,7 @@ class VariableStore::Checker {
         want.first_row + want.num_rows, " of ", want.whole_shape, " of ", want.dtype,
         have.variable == want.variable ? "" : " (their ids are equal: try another name)");
   }
-  /// Checks the shard of an operation and, if it has rows, the rows. For operations that need no
-  /// other checks.
+  /// Checks an operation that needs no other checks: its shard and, if it has rows, its rows.
   template <class Op>
   void check(const Op& operation, CheckedOperation& checked) {
     checked.shard = shard_of(operation);
@@ -241,17 +240,19 @@ class VariableStore::Checker {
     if (scatter.op == ScatterOp::kDivide) check_divisors(spec, scatter.values);
   }
   void check(const StoreOrder&, CheckedOperation&) {
-    refuse_operation("an order within a batch; expected orders only as the first operation");
+    refuse_operation(
+        "expected a StoreOrder only as the first operation of a batch, got one after it");
   }
   void check(const ReportWorker& report, CheckedOperation&) {
     if (report.worker >= 0) return;
-    refuse_operation("a report of worker ", report.worker, "; expected a rank >= 0");
+    refuse_operation("ReportWorker: expected a rank >= 0, got ", report.worker);
   }
   void check_add_once(const UpdateShard& update, CheckedOperation& checked) {
     const ShardSpec& spec = checked.shard->spec;
     if (spec.dtype == DType::kBool || !update.sync || update.rows || !update.slots.empty()) {
-      refuse_operation(spec, ": ", kAddOnce,
-                       ": expected numbers of a synchronous step, without rows and slots");
+      refuse_operation(
+          spec, ": ", kAddOnce,
+          ": expected a numeric variable and a synchronous update without rows and slots");
     }
     check_value(spec, update.gradient);
     check_sync(spec, *update.sync);
@@ -270,7 +271,7 @@ class VariableStore::Checker {
       refuse_operation(
           spec, ": ", checked.rule->name(),
           " needs the norm of the whole variable; expected a variable in one shard; try a strategy "
-          "without partitioner");
+          "without a partitioner");
     }
     check_slots(update, checked);
     if (update.rows) {
@@ -278,7 +279,8 @@ class VariableStore::Checker {
     } else {
       check_value(spec, update.gradient);
     }
-    if (update.scalars.live != nullptr) refuse_operation(spec, ": scalars of a captured step");
+    if (update.scalars.live != nullptr)
+      refuse_operation(spec, ": expected constant scalars, got those of a captured step");
     if (!update.sync) return;
     check_sync(spec, *update.sync);
     has_sync_ = true;
@@ -295,8 +297,8 @@ class VariableStore::Checker {
   void check_slots(const UpdateShard& update, CheckedOperation& checked) const {
     const ShardSpec& spec = checked.shard->spec;
     if (num_slots_ != update.slots.size()) {
-      refuse_operation(spec, ": ", checked.rule->name(), " has ", num_slots_, " slots, got ",
-                       update.slots.size());
+      refuse_operation(spec, ": expected ", num_slots_, " slots for ", checked.rule->name(),
+                       ", got ", update.slots.size());
     }
     if (num_slots_ == 0) return;
     std::set<ShardId> seen = {update.shard};
@@ -307,7 +309,7 @@ class VariableStore::Checker {
       const bool fits = own.whole_shape == spec.whole_shape && own.dtype == spec.dtype &&
                         own.first_row == spec.first_row && own.num_rows == spec.num_rows;
       if (!fits || !seen.insert(id).second) {
-        refuse_operation(spec, ": ", own, ": expected another shard of the same rows of ",
+        refuse_operation(spec, ": slot ", own, ": expected another shard with the same rows of ",
                          spec.whole_shape, " of ", spec.dtype);
       }
       checked.slots.push_back(slot);
@@ -573,7 +575,8 @@ Tensor VariableStore::awaited_workers() const {
 }
 
 void VariableStore::owner_left(std::uint64_t owner) {
-  // Destroyed after the lock is released, because destroying them may also destroy their answers.
+  // Both vectors are destroyed after the lock is released, because their answers may be destroyed
+  // with them.
   std::vector<WaitingRead> waiting;
   std::vector<Held> dropped;
   const auto take_from = [&](auto& all, auto& taken) {

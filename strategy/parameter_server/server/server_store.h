@@ -22,8 +22,8 @@ namespace tutti::internal {
 
 /// Counters of a store since its start.
 struct StoreCounts {
-  std::uint64_t num_batches = 0;          // accepted messages
-  std::uint64_t num_changes = 0;          // changes applied, or held for a synchronous step
+  std::uint64_t num_batches = 0;          // applied batches, except those with an order
+  std::uint64_t num_changes = 0;          // accepted changes, including dropped gradients
   std::uint64_t num_applied_before = 0;   // repeated changes, which were not applied again
   std::uint64_t num_reads = 0;            // answered reads
   std::uint64_t num_reads_unchanged = 0;  // reads by clients that already had the current value
@@ -39,24 +39,24 @@ struct StoreCounts {
 /// (StoreOrder). Thread-safe.
 class VariableStore final : public VariableService {
  public:
-  /// `name`: prefix of errors, "ps 1". `incarnation`: number of restarts of the task before this
-  /// process. No two incarnations use the same version, so that no client mistakes values of an
-  /// earlier incarnation for current ones.
+  /// `name`: prefix of errors, such as "ps 1". `incarnation`: number of restarts of the task before
+  /// this process. No two incarnations use the same version, so that no client mistakes values of
+  /// an earlier incarnation for current ones.
   explicit VariableStore(std::string name, std::uint64_t incarnation = 0, bool is_open = true);
   ~VariableStore() override;
 
   std::string name() const override { return name_; }
   std::shared_ptr<PendingAnswers> start(OperationBatch batch) override;
 
-  /// Same as start(), but for callers that do not wait: `done` runs on this thread, or, if a read
-  /// waits for a synchronous step, on the thread that completes the step. `owner`: see
-  /// owner_left().
+  /// Same as start(), but for callers that do not wait: `done` runs on this thread, or, if the
+  /// batch waits for a synchronous step or for an order, on the thread that ends the wait. `owner`:
+  /// see owner_left().
   void apply(OperationBatch batch, std::uint64_t owner, BatchDone done);
 
   /// Ends the clients whose batches were sent by `owner`, which has disconnected
-  /// (AppliedTable::end_client()), and drops the waiting reads of `owner`.
+  /// (AppliedTable::end_client()), and drops the waiting reads and batches of `owner`.
   void owner_left(std::uint64_t owner);
-  /// Ends all waiting reads with this error, because the step for which they wait will not happen.
+  /// Ends all waiting reads with this error, because the steps for which they wait will not happen.
   void fail_waiting_reads(const Error& error);
 
   StoreCounts counts() const;

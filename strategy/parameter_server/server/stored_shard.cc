@@ -1,4 +1,4 @@
-// A stored shard: reads, updates (large ones on two threads), locks.
+// Implements StoredShard, SyncAccumulator and HalvedRule.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/server/stored_shard.h"
 
@@ -21,7 +21,7 @@ bool are_equal(const UpdateScalars& a, const UpdateScalars& b) {
          a.gradient_scale == b.gradient_scale && a.weight_decay == b.weight_decay;
 }
 
-/// Returns the name of the first setting that differs; nullptr if none does.
+/// Returns a phrase for the first difference between the updates; nullptr if they agree.
 const char* difference(const UpdateShard& a, const UpdateShard& b) {
   if (a.rule != b.rule) return "the rule";
   if (!are_equal(a.scalars, b.scalars)) return "the scalars (learning rate, iteration, ...)";
@@ -29,7 +29,7 @@ const char* difference(const UpdateShard& a, const UpdateShard& b) {
   if (a.rows.has_value() != b.rows.has_value()) return "whether the gradient is sparse";
   const SyncSpec &x = *a.sync, &y = *b.sync;
   if (x.num_ranks != y.num_ranks) return "the number of ranks";
-  if (x.num_to_aggregate != y.num_to_aggregate) return "how many ranks are aggregated";
+  if (x.num_to_aggregate != y.num_to_aggregate) return "the number of aggregated ranks";
   if (x.divisor != y.divisor) return "the divisor";
   const bool must_be_equal = a.rule == kAddOnce;
   if (must_be_equal && !std::ranges::equal(a.gradient.bytes(), b.gradient.bytes())) {
@@ -53,8 +53,8 @@ SyncAccumulator::Taken SyncAccumulator::take(const UpdateShard& update, std::uin
     if (held->second.count(sync.rank) != 0) return Taken::kDuplicate;
     const auto& [rank, first] = *held->second.begin();
     if (const char* what = difference(*first, update)) {
-      fail(ErrorCode::kInvalidArgument, "ranks ", rank, " and ", sync.rank, " disagree about step ",
-           sync.step, ": ", what, " differs");
+      fail(ErrorCode::kInvalidArgument, "ranks ", rank, " and ", sync.rank,
+           " sent inconsistent gradients for step ", sync.step, "; they differ in ", what);
     }
   }
   steps_[sync.step].emplace(sync.rank, std::make_shared<const UpdateShard>(update));
@@ -82,7 +82,7 @@ std::optional<UpdateShard> SyncAccumulator::take_complete(std::uint64_t num_step
     return divisor == 1.0 ? sum : divide_by(sum, divisor).dense();
   };
   if (update.rule == kAddOnce) {
-    // All ranks give the same value, so the value of the first rank is used.
+    // All ranks send the same value, so the value of the first rank is used.
   } else if (update.rows) {
     std::vector<IndexedSlices> slices;
     for (const auto& [rank, each] : given) {
@@ -107,8 +107,8 @@ bool SyncAccumulator::has_given(std::uint64_t step, int rank) const {
 
 namespace {
 
-/// Returns `args` restricted to elements first .. first + count - 1. For each slot, appends the
-/// address of these elements to `slots`.
+/// Returns `args` restricted to elements [first, first + count). Appends the address of these
+/// elements in each slot to `slots`.
 UpdateArgs part_of(const UpdateArgs& args, std::size_t first, std::size_t count,
                    std::vector<void*>& slots) {
   const std::size_t offset = first * size_of(args.dtype);

@@ -18,9 +18,9 @@
 
 namespace tutti::internal {
 
-/// Gradients by step and rank. They are not summed on arrival, because the order of arrival could
-/// change the bits. Value type (copies share tensors), so that a batch can be tried before it is
-/// applied. Not thread-safe.
+/// Gradients of synchronous steps, by step and rank. They are not summed on arrival, because the
+/// order of arrival could change the bits of the sum. Value type (copies share tensors), so that a
+/// batch can be tried before it is applied. Not thread-safe.
 class SyncAccumulator {
  public:
   enum class Taken { kHeld, kStale, kDuplicate };

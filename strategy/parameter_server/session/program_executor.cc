@@ -1,4 +1,4 @@
-// Execution of programs: operations by dispatch(), variables in their local storage.
+// Implements ProgramExecutor: runs operations with dispatch(), and variables in local storage.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/session/program_executor.h"
 
@@ -36,7 +36,8 @@ RandomKey key_of(const Tensor& tensor) {
 UpdateScalars scalars_of(const Tensor& tensor) {
   const auto numbers = elements_of<double>(tensor, 4);
   constexpr double kMost = 9e15;  // doubles represent all integers up to this value
-  expect_operation(numbers[1] >= 0.0 && numbers[1] <= kMost, "an iteration, got ", numbers[1]);
+  expect_operation(numbers[1] >= 0.0 && numbers[1] <= kMost, "an iteration from 0 to ", kMost,
+                   ", got ", numbers[1]);
   UpdateScalars scalars;
   scalars.learning_rate = numbers[0];
   scalars.iteration = static_cast<std::int64_t>(numbers[1]);
@@ -151,7 +152,7 @@ VariableStorage& ProgramExecutor::find(const std::string& name) const {
   const auto found = variables_.find(name);
   if (found != variables_.end() && found->second.defined()) return found->second.storage();
   fail(ErrorCode::kNotFound, "there is no variable '", name,
-       "' here; expected one that a session has created; was this task restarted?");
+       "' on this task; expected one that a session has created; the task may have been restarted");
 }
 
 }  // namespace tutti::internal

@@ -38,7 +38,8 @@ class ProgramExecutor {
 /// Returns the scalars of an update as a tensor [4]. It is passed to a program as an argument,
 /// because the scalars change between steps.
 Tensor scalars_tensor(const UpdateScalars& scalars);
-/// Returns the random key of a dropout as a tensor [5], which is an argument of a program.
+/// Returns the random key of a dropout operation as a tensor [5], which is passed to a program as
+/// an argument.
 Tensor key_tensor(const RandomKey& key);
 
 }  // namespace tutti::internal

@@ -1,4 +1,4 @@
-// Reads, writes and updates of variables as operations of their tasks.
+// Implements RemoteStorage, which records accesses to a variable as operations of its task.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/session/remote_variable.h"
 
@@ -11,7 +11,7 @@
 
 namespace tutti::internal {
 
-/// The recorder of this thread, or one for a single operation on a thread without a scope.
+/// The session recorder of this thread; on a thread without a scope, a recorder for one operation.
 class RemoteStorage::Recorder {
  public:
   explicit Recorder(const std::shared_ptr<SessionCore>& core)

@@ -18,8 +18,8 @@
 namespace tutti {
 namespace {
 
-/// Returns the tasks that must connect: "worker 0", "worker 1". A chief may send no requests, so it
-/// is not included.
+/// Returns the tasks of other jobs that must connect, such as "worker 0". A chief or an evaluator
+/// may send no requests, so neither is included.
 std::set<std::string> clients_of(const ClusterSpec& cluster, const Task& self) {
   std::set<std::string> clients;
   for (const Task& task : cluster.tasks()) {

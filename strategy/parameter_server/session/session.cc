@@ -1,4 +1,4 @@
-// The handles of a session: scopes, steps, and sums over copies of a computation.
+// Implements Session, SessionScope and sum_over_replicas().
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/session/session.h"
 
@@ -88,8 +88,8 @@ Gradient sum_of_replicas(std::span<const Gradient> gradients) {
   }
   if (!dense.empty() && !values.empty()) {
     fail(ErrorCode::kInvalidArgument,
-         "sum_over_replicas: some replicas have dense gradients, others slices; expected the same "
-         "computation on all replicas");
+         "sum_over_replicas: some replicas have dense gradients, other replicas have sparse ones; "
+         "expected the same computation on all replicas");
   }
   if (!dense.empty()) return sum_along_tree(std::move(dense));
   if (values.empty()) return {};

@@ -1,4 +1,4 @@
-// Connections to all tasks, programs that are sent once, and errors that name lost tasks.
+// Implements SessionCore: connects to all tasks, runs programs, and names lost tasks in errors.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/session/session_core.h"
 
@@ -56,8 +56,8 @@ std::shared_ptr<RpcClient> SessionCore::connect_to(const std::string& target,
 /// Opens the session on the task that `client` calls. `task` is the expected task; nullptr: any.
 void SessionCore::open(const Task* task, std::shared_ptr<RpcClient> client) {
   TaskRequest request = new_request();
-  // Shorter than this session's timeout, so that the waiting task reports the error first, because
-  // only its error names the value.
+  // This timeout is shorter than the session's, so that the waiting task reports the error first:
+  // only that error names the value.
   const std::int64_t between_tasks = std::max<std::int64_t>(1, options_.timeout.count() * 3 / 4);
   request.message.set_open(static_cast<std::uint64_t>(between_tasks));
   Link link;

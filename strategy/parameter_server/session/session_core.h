@@ -1,4 +1,4 @@
-// Implementation of Session: connections to all tasks, runs, values that tasks keep for it.
+// Implementation of Session: connections to tasks, runs, and values that tasks keep for a session.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace tutti::internal {
 
-/// Location of an operation or a value: a task, and the device on it that the scope names.
+/// Location of an operation or a value: a task, and the device that the device scope names.
 struct TaskPlace {
   Task task = {};
   std::string device = {};  // "/device:CPU:1", or ""
@@ -43,7 +43,7 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
   const std::vector<std::string>& devices_of(const Task& task) { return link(task).devices; }
   /// Returns the place that a device scope names. A scope with a job but no task index names the
   /// job's first task; a scope with neither names the target's task. Throws kInvalidArgument,
-  /// listing the tasks, if there is no such task.
+  /// listing the tasks, if the cluster does not have the task.
   std::shared_ptr<const TaskPlace> place(const DeviceSpec& scope) const;
 
   /// Runs all parts, waits until they have finished, and returns the run's number. Throws the first
@@ -54,7 +54,8 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
   void release(const Task& task, std::uint64_t run, ValueNumber value) noexcept;
   std::vector<SessionTransfer> transfers();
 
-  /// Records a variable for error messages. Throws kAlreadyExists for a duplicate name.
+  /// Records a variable, so that errors can name it if its task is lost. Throws kAlreadyExists for
+  /// a duplicate name.
   void add_variable(const std::string& name, const Task& task);
   void remove_variable(const std::string& name);
 

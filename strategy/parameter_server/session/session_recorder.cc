@@ -1,4 +1,4 @@
-// Steps of a session: operations by task, arguments, and values kept after the run.
+// Implements SessionRecorder and RemoteValue.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/session/session_recorder.h"
 

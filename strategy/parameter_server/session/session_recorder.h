@@ -31,7 +31,7 @@ class RemoteValue final : public LazyValue {
         number_(number),
         spec_(spec),
         maker_(std::move(maker)) {}
-  /// Makes the task release the value.
+  /// Makes the task release the value, if the task has computed it.
   ~RemoteValue() override;
 
   const std::shared_ptr<SessionCore>& core() const { return core_; }
@@ -42,7 +42,7 @@ class RemoteValue final : public LazyValue {
   /// Returns the number of the run that produced this value; 0 if its step has not run.
   std::uint64_t run() const;
   void set_run(std::uint64_t run);
-  /// Called if the step that produces this value will never run.
+  /// Marks the value as lost unless its step has run.
   void give_up();
 
   void materialize(std::byte* to) override;
@@ -63,7 +63,7 @@ class RemoteValue final : public LazyValue {
 /// Recorder of one thread's operations on values and variables of other tasks. Between begin() and
 /// end(), the operations form one step; elsewhere, each operation is a step. Every tensor that the
 /// step did not compute is an argument, so that steps that differ only in the values of tensors
-/// share one program. Used by one thread.
+/// share one program. Not thread-safe.
 class SessionRecorder final : public RemoteRecorder {
  public:
   explicit SessionRecorder(std::shared_ptr<SessionCore> core);

@@ -1,4 +1,4 @@
-// Encodes attributes and requests, and checks that programs define values before using them.
+// Encodes and decodes programs and requests; checks that programs define values before using them.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/session/task_program.h"
 
@@ -128,7 +128,7 @@ Attributes attributes_of_kind(std::int64_t kind, std::index_sequence<I...>) {
     return kind == static_cast<std::int64_t>(index);
   };
   if ((make(std::integral_constant<std::size_t, I>()) || ...)) return made;
-  refuse_program("attributes of kind ", kind, "; expected 0 to ", sizeof...(I) - 1);
+  refuse_program("expected attributes of kind 0 to ", sizeof...(I) - 1, ", got kind ", kind);
 }
 
 }  // namespace
@@ -144,7 +144,8 @@ Attributes get_attributes(const ProgramOperation& in) {
   FieldReader reader{in};
   std::visit([&](auto& each) { visit_fields(each, reader); }, attributes);
   if (reader.integer < in.integers_size() || reader.number < in.numbers_size()) {
-    refuse_program("attributes: more numbers than those of kind ", attributes.index());
+    refuse_program("attributes: got more numbers than attributes of kind ", attributes.index(),
+                   " have");
   }
   return attributes;
 }
@@ -164,10 +165,10 @@ TaskProgram parse_program(const std::string& bytes) {
   parse(std::as_bytes(std::span(bytes)), program);
   std::unordered_set<ValueNumber> made;
   const auto make = [&](ValueNumber value) {
-    if (!made.insert(value).second) refuse_program("value ", value, " is made twice");
+    if (!made.insert(value).second) refuse_program("value ", value, " is defined twice");
   };
   const auto take = [&](ValueNumber value) {
-    if (!made.contains(value)) refuse_program("value ", value, " is used before it is made");
+    if (!made.contains(value)) refuse_program("value ", value, " is used before it is defined");
   };
   std::ranges::for_each(program.arguments(), make);
   for (const auto& each : program.received()) make(each.value());

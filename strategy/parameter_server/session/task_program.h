@@ -20,22 +20,22 @@ using ProgramOperation = TaskProgram::Operation;
 using ValueNumber = std::uint32_t;
 
 void put_attributes(Attributes attributes, ProgramOperation& out);
-/// Throws kDataLoss for contents that put_attributes() cannot have written. The other functions
-/// that read messages do likewise.
+/// Throws kDataLoss for contents that put_attributes() cannot have written, as the other functions
+/// that read messages do for their contents.
 Attributes get_attributes(const ProgramOperation& in);
 void put_specs(const std::vector<TensorSpec>& specs, ProgramOperation& out);
 std::vector<TensorSpec> get_specs(const ProgramOperation& in);
 
 /// Parses a program. Throws kDataLoss if it uses a value before defining it, or defines one twice.
 TaskProgram parse_program(const std::string& bytes);
-/// Returns, for each operation, the values that no later operation uses.
+/// Returns, for each operation, those of its inputs and outputs that no later operation uses.
 std::vector<std::vector<ValueNumber>> last_uses(const TaskProgram& program);
 
 using ValueAddress = v1::SessionRequest::ValueAddress;
 ValueAddress value_address(const Task& task, std::uint64_t run, ValueNumber value);
 inline Task task_of(const ValueAddress& address) { return {address.job(), address.index()}; }
 
-/// A message, and the tensors of its arguments, in order.
+/// Request to a task: a message, and the tensors of its arguments, in order.
 struct TaskRequest {
   v1::SessionRequest message = {};
   std::vector<Tensor> tensors = {};

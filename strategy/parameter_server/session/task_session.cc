@@ -1,5 +1,4 @@
-// Threads that run programs in order. Values of other tasks are requested before the first
-// operation.
+// Implements TaskSession. A run requests values from other tasks before its first operation.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/session/task_session.h"
 
@@ -13,8 +12,8 @@
 namespace tutti::internal {
 namespace {
 
-/// Maximum number of concurrent runs. Every task executes its oldest runs, so that no run waits for
-/// one that has not started on another task.
+/// Maximum number of concurrent runs. Every task starts its oldest runs first, so that no run waits
+/// for one that has not started on another task.
 constexpr std::size_t kMostThreads = 64;
 
 Error no_value(const Task& task) {

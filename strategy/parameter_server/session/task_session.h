@@ -31,8 +31,9 @@ struct TaskParts {
   std::function<std::shared_ptr<RpcClient>(const Task&)> peer = {};
 };
 
-/// One session. Runs are concurrent: each has its own thread, which executes the operations in the
-/// program's order. To run sequentially, a client waits for each run to end. Thread-safe.
+/// One session on a task. Runs are concurrent: each has its own thread, which executes the
+/// operations in the program's order. To run sequentially, a client waits for each run to end.
+/// Thread-safe.
 class TaskSession {
  public:
   /// `number` is this session's number. `timeout` limits the wait for values from other tasks.
@@ -48,7 +49,7 @@ class TaskSession {
   Nest transfers() const;
   /// Returns the number of kept values.
   std::size_t num_held() const;
-  /// Prevents further runs; waiting callers get an error.
+  /// Prevents further runs; waiting callers receive an error.
   void end();
   /// Returns true if end() has been called and no thread is still executing a run.
   bool has_ended() const;

@@ -1,4 +1,4 @@
-// Dispatch of requests to sessions by number; ended sessions; connections to other tasks.
+// Implements TaskSessions.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/session/task_sessions.h"
 
@@ -136,8 +136,8 @@ bool TaskSessions::are_over() const {
 
 std::shared_ptr<RpcClient> TaskSessions::peer(const Task& task) {
   if (!cluster_.has_task(task)) {
-    fail(ErrorCode::kInvalidArgument, parts_.task, ": no task '", task, "'; expected one of ",
-         cluster_);
+    fail(ErrorCode::kInvalidArgument, parts_.task, ": there is no task '", task,
+         "'; expected one of ", cluster_);
   }
   const MutexLock lock(connecting_);
   std::shared_ptr<RpcClient>& peer = peers_[task];
@@ -146,7 +146,7 @@ std::shared_ptr<RpcClient> TaskSessions::peer(const Task& task) {
     const std::string& address = cluster_.task_address(task.type, task.index);
     RpcClientOptions client =
         rpc_client_options(parts_.task, {task.type, task.index, address}, {}, options_);
-    // The session is connected to all tasks, so one that does not answer has died.
+    // The session is connected to all tasks, so a task that does not answer has died.
     client.connect_timeout = durations::kUnreachableAfter;
     peer = RpcClient::connect(concat("grpc://", address), RpcMethod::kOperate, client);
   }

@@ -1,4 +1,4 @@
-// All sessions on one task, and its connections to the other tasks of the cluster.
+// Registry of all sessions on one task, and of its connections to the other tasks of the cluster.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22,7 +22,7 @@ namespace tutti::internal {
 /// Thread-safe.
 class TaskSessions final : public RpcHandler {
  public:
-  /// `left` is called after a client has left.
+  /// `left` is called after a client has disconnected.
   TaskSessions(
       const ClusterSpec& cluster, const Task& self, const ServerOptions& options,
       std::function<void()> left = [] {});

@@ -1,9 +1,10 @@
-// Attention on floats, block by block: products by oneDNN, and an online softmax.
+// Attention on floats, computed block by block with oneDNN's matrix products and an online softmax.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Dao et al., "FlashAttention" (arXiv 2205.14135). Only one block of scores exists at a time; the
-// backward pass recomputes the scores from the logarithm of each query's sum. The order of the
-// blocks is fixed, so that the bits depend only on the sizes.
+// Dao et al., "FlashAttention" (arXiv 2205.14135). Only one block of scores exists at a time. The
+// backward pass recomputes the scores, and their softmax weights from the log-sum-exp that the
+// forward pass stores for each query. The order of the blocks is fixed, so that the bits depend
+// only on the sizes.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -30,11 +31,12 @@ void multiply(char transpose_a, char transpose_b, std::int64_t m, std::int64_t n
               float beta, float* c, std::int64_t ldc) {
   const auto status =
       dnnl_sgemm(transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
-  TUTTI_CHECK(status == dnnl_success, "sgemm failed with status ", static_cast<int>(status));
+  TUTTI_CHECK(status == dnnl_success, "attention: oneDNN's sgemm failed with status ",
+              static_cast<int>(status));
 }
 
-/// Returns e^x for x up to about 0, accurate to two units in the last place; 0 below -87. Cephes'
-/// polynomial, without branches or calls, so that loops can be vectorized.
+/// Returns e^x for x up to about 0, accurate to two units in the last place; 0 below -87. Uses
+/// Cephes' polynomial, without branches or calls, so that loops can be vectorized.
 [[gnu::always_inline]] inline float exp_of_score(float x) {
   constexpr float kLowest = -87.0f;
   constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
@@ -71,7 +73,7 @@ void multiply(char transpose_a, char transpose_b, std::int64_t m, std::int64_t n
   return largest;
 }
 
-/// Replaces each x by e^(x - top) and returns their sum.
+/// Replaces each x by e^(x - top) and returns the sum of the results.
 [[gnu::always_inline]] inline float exp_and_sum(float* x, float top, std::int64_t count) {
   ScoreLanes lanes{};
   std::int64_t c = 0;
@@ -118,9 +120,9 @@ void score_block(const AttentionExtent& extent, const Block& block, const float*
            keys + block.first_key * extent.features, extent.features, 0.0f, scores, kKeysOfBlock);
 }
 
-// Forward.
+// Forward pass.
 
-/// Largest score and sum of exponentials for each query of a block, over the keys so far.
+/// Largest score and sum of exponentials for each query of a block, over the keys processed so far.
 struct RunningSoftmax {
   std::array<float, kQueriesOfBlock> top, sum;
 };
@@ -193,7 +195,7 @@ void onednn_attention(const KernelArgs& args) {
   }
 }
 
-// Backward.
+// Backward pass.
 
 /// Returns, for each query, the weighted mean of the gradients of its attention weights: the sum of
 /// weight * gradient over the keys, which equals the sum of dy * result.

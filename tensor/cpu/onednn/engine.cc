@@ -15,7 +15,7 @@
 namespace tutti::internal {
 namespace {
 
-/// In MaxIsa order; oneDNN has no level below SSE4.1.
+/// oneDNN's instruction sets in MaxIsa order; oneDNN has no set below SSE4.1.
 constexpr dnnl::cpu_isa kCaps[] = {dnnl::cpu_isa::sse41,       dnnl::cpu_isa::sse41,
                                    dnnl::cpu_isa::avx,         dnnl::cpu_isa::avx2,
                                    dnnl::cpu_isa::avx512_core, dnnl::cpu_isa::all};
@@ -29,9 +29,9 @@ dnnl::engine make_engine() {
   return dnnl::engine(dnnl::engine::kind::cpu, 0);
 }
 
-// Distributions' oneDNN packages use OpenMP, whose number of threads is set per calling thread. The
-// OpenMP functions are looked up at run time, so that tutti itself needs no OpenMP; they are null
-// if oneDNN uses another runtime.
+// The oneDNN packages of Linux distributions use OpenMP, whose number of threads is set per calling
+// thread. The OpenMP functions are looked up at run time, so that tutti itself needs no OpenMP;
+// they are null if oneDNN uses another runtime.
 struct OpenMp {
   using GetMaxThreads = int (*)();
   using SetNumThreads = void (*)(int);
@@ -62,7 +62,7 @@ ThreadState& thread_state() {
   return state;
 }
 
-// Returns the instruction set that oneDNN uses: the processor's, limited by our cap or
+// Returns the instruction set that oneDNN uses: the processor's, limited by TUTTI_MAX_ISA and
 // ONEDNN_MAX_CPU_ISA.
 std::string_view effective_isa() {
   constexpr std::pair<dnnl::cpu_isa, std::string_view> kNames[] = {

@@ -31,9 +31,9 @@ class SingleThreadScope {
   int previous_;
 };
 
-/// Scope that delays all signals of this thread except faults. During matrix products, oneDNN uses
-/// the stack pointer register for a pointer to its workspace (2.6.3, AVX-512), so the system would
-/// write the frame of a signal handler into the heap.
+/// Scope that blocks all signals of this thread except faults, such as SIGSEGV. During matrix
+/// products, oneDNN uses the stack pointer register for a pointer to its workspace (2.6.3,
+/// AVX-512), so the system would write the frame of a signal handler into the heap.
 class SignalsHeld {
  public:
   SignalsHeld();
@@ -48,12 +48,12 @@ class SignalsHeld {
 /// Returns a memory object over a plain buffer.
 dnnl::memory onednn_memory(const dnnl::memory::desc& description, const void* data);
 
-/// Runs `primitive` with this thread's stream and scratchpad. Requires a SingleThreadScope, as
-/// creating primitives does.
+/// Runs `primitive` with this thread's stream and scratchpad. Requires a SingleThreadScope, as does
+/// the creation of primitives.
 void onednn_run(const dnnl::primitive& primitive, std::unordered_map<int, dnnl::memory> arguments,
                 const dnnl::memory::desc& scratchpad);
 
-/// Returns the attributes that every primitive has.
+/// Returns the attributes of every primitive: the caller provides the scratchpad.
 dnnl::primitive_attr onednn_attributes();
 
 /// LRU cache of one kind of primitive, keyed by the numbers that describe a primitive. Each thread

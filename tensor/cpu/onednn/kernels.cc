@@ -41,7 +41,8 @@ void onednn_matmul(const KernelArgs& args) {
     const auto status = dnnl_sgemm(
         attributes.transpose_a ? 'T' : 'N', attributes.transpose_b ? 'T' : 'N', m, n, extent.k,
         1.0f, a, sa.dim(-1), b, sb.dim(-1), with_bias ? 1.0f : 0.0f, c.data() + i * m * n, n);
-    TUTTI_CHECK(status == dnnl_success, "sgemm failed with status ", static_cast<int>(status));
+    TUTTI_CHECK(status == dnnl_success, "matmul: oneDNN's sgemm failed with status ",
+                static_cast<int>(status));
   }
   activate(attributes.activation, c);
 }
@@ -202,8 +203,7 @@ struct BackwardFilter {
   FilterReorder reorder;
 };
 
-/// If there is nothing to multiply (0 rows or channels), makes the reference kernel fill in zeros
-/// and returns true; otherwise returns false.
+/// If an input is empty, runs the reference kernel and returns true; otherwise returns false.
 bool left_to_reference(OpId op, const KernelArgs& args) {
   if (args.inputs[0].num_elements() > 0 && args.inputs[1].num_elements() > 0) return false;
   reference_kernels().find(op, DType::kFloat32)(args);

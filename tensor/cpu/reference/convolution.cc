@@ -53,9 +53,9 @@ void matmul(const KernelArgs& args) {
 
 // Convolution: loops over output, window and channels.
 
-/// Calls body(x offset, filter offset, y offset) for every pixel, every element of its window and
-/// every group, with the offsets of the group's first channel. The filters of a group are a block
-/// of columns.
+/// Calls body(x offset, filter offset, y offset) for every output pixel, every element of its
+/// window inside the image and every group, with the offsets of the group's first channel. The
+/// filters of a group are a block of columns.
 template <class Body>
 void for_each_tap(const Shape& x, const Shape& filter, const Shape& y,
                   const Conv2dAttributes& attributes, const Body& body) {
@@ -82,7 +82,7 @@ void for_each_tap(const Shape& x, const Shape& filter, const Shape& y,
   }
 }
 
-/// Calls body(x offset, filter offset, y offset) for every product that a convolution adds up.
+/// Calls body(x offset, filter offset, y offset) for every product that a convolution sums.
 template <class Body>
 void for_each_product(const Shape& x, const Shape& filter, const Shape& y, const KernelArgs& args,
                       const Body& body) {

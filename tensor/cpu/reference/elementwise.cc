@@ -88,7 +88,7 @@ void where(const KernelArgs& args) {
   });
 }
 
-/// One kernel for each formula and type.
+/// Registers one kernel for each formula and element type.
 struct FormulaKernels {
   template <class Function, class... Ts>
   void unary(OpId op, ElementTypes<Ts...>) {
@@ -110,7 +110,7 @@ void set_clip_and_cast(KernelTable& table, ElementTypes<Ts...>) {
   table.set(OpId::kCast, DType::kFloat16, cast<Float16>);
 }
 
-/// The mask depends only on the key and the element's index.
+/// Applies dropout with a mask that depends only on the key and the element's index.
 template <class T>
 void dropout(const KernelArgs& args) {
   const auto& attributes = args.attributes_as<DropoutAttributes>();

@@ -1,4 +1,4 @@
-// Normalisations as plain loops.
+// Batch, local response, layer and group normalisation as plain loops.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
@@ -50,7 +50,8 @@ void batch_norm_inference(const KernelArgs& args) {
   }
 }
 
-// With z = (x - mean) / deviation: dbeta = sum(dy), dgamma = sum(dy * z), and
+// With deviation = sqrt(variance + epsilon) and z = (x - mean) / deviation:
+// dbeta = sum(dy), dgamma = sum(dy * z), and
 // dx = gamma / deviation * (dy - dbeta / rows - z * dgamma / rows).
 template <class T>
 void batch_norm_grad(const KernelArgs& args) {
@@ -181,8 +182,8 @@ void normalize_groups(const KernelArgs& args) {
   }
 }
 
-// With z = (x - mean) / deviation and g = dy * gamma: dbeta = sum(dy), dgamma = sum(dy * z), and
-// dx = (g - mean(g) - z * mean(g * z)) / deviation.
+// With deviation = sqrt(variance + epsilon), z = (x - mean) / deviation and g = dy * gamma:
+// dbeta = sum(dy), dgamma = sum(dy * z), and dx = (g - mean(g) - z * mean(g * z)) / deviation.
 template <class T>
 void normalize_groups_gradient(const KernelArgs& args) {
   const auto x = args.in<T>(0), gamma = args.in<T>(1), mean = args.in<T>(2);

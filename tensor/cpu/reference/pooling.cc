@@ -39,7 +39,7 @@ void for_each_window(const Shape& x, const Shape& y, const Pool2dAttributes& att
   }
 }
 
-/// Returns the index of an element in an NHWC image.
+/// Returns the index of an element in an NHWC tensor.
 std::int64_t place(const Shape& x, std::int64_t n, std::int64_t h, std::int64_t w, std::int64_t c) {
   return ((n * x[1] + h) * x[2] + w) * x[3] + c;
 }

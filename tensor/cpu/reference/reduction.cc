@@ -1,4 +1,4 @@
-// Reductions, cumulative sums, largest elements, and reversed axes.
+// Reductions, cumulative sums, top_k and the reversal of axes.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <numeric>
@@ -11,7 +11,7 @@
 
 namespace tutti::internal {
 
-// Reductions: each output element collects its inputs in row-major order and folds them.
+// Reductions: the inputs of each output element are collected in row-major order and then folded.
 
 namespace {
 
@@ -46,7 +46,7 @@ struct AxisGroup {
   std::vector<std::int64_t> strides;
 };
 
-/// Calls body(output index, elements) for each output element.
+/// Calls body(output index, elements) for each output element; `elements` are its inputs.
 template <class T, class Body>
 void for_each_group(const KernelArgs& args, std::uint32_t axes, const Body& body) {
   const AxisGroup reduced(args.inputs[0].shape(), axes);
@@ -97,7 +97,7 @@ void arg_extreme(const KernelArgs& args) {
   });
 }
 
-// Cumulative sums, largest elements, and reversed axes.
+// Cumulative sums, top_k and the reversal of axes.
 
 template <class T>
 void cumulative_sum(const KernelArgs& args) {

@@ -181,7 +181,8 @@ void register_shape_kernels(KernelTable& table) {
   set_moves<float, double, std::int32_t, std::int64_t, std::uint8_t, bool, BFloat16, Float16>(
       table);
   set_scatter<float, double, std::int32_t, std::int64_t, std::uint8_t>(table);
-  // dispatch() creates these views without a kernel, but tests that compare two tables need one.
+  // dispatch() computes reshape and stop_gradient as views, without a kernel, but tests that
+  // compare two tables need one.
   table.set(OpId::kReshape, kAllDTypes, copy);
   table.set(OpId::kStopGradient, kAllDTypes, copy);
   table.set(OpId::kOneHot, DType::kInt32, one_hot<std::int32_t>);

@@ -21,8 +21,9 @@ void for_each_row(const Shape& shape, const Body& body) {
   for (std::size_t row = 0; row < rows; ++row) body(row, row * classes, classes);
 }
 
-/// Logarithms of a row's softmax. The largest element and the logarithm of the sum are kept apart:
-/// added in float32, they would lose the digits of a probability near 1, or of logits far from 0.
+/// Logarithms of a row's softmax. The largest element and the logarithm of the sum are stored
+/// separately, because their float32 sum would lose the digits of a probability near 1, or of
+/// logits far from 0.
 template <class T>
 class LogSoftmax {
  public:

@@ -1,5 +1,4 @@
-// Test program for a plugin: runs the conformance kit as GoogleTest tests. Usage:
-// plugin_conformance LIBRARY
+// Runs the conformance kit on a plugin, as GoogleTest tests. Usage: plugin_conformance LIBRARY
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 

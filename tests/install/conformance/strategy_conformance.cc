@@ -1,4 +1,4 @@
-// Test program that runs the strategy suite on one strategy, as GoogleTest tests.
+// Runs the strategy suite on MirroredStrategy, as GoogleTest tests.
 // SPDX-License-Identifier: Apache-2.0
 #include "gtest/gtest.h"
 #include "tutti/strategy/strategies.h"

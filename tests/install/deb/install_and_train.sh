@@ -1,11 +1,11 @@
 #!/bin/sh
-# Runs inside the fresh system: installs the packages with their dependencies, and uses them.
+# Installs tutti's Debian packages with their dependencies in a fresh system, and trains with them.
 # SPDX-License-Identifier: Apache-2.0
 # This system may not have the compiler launchers of the caller.
 unset CMAKE_C_COMPILER_LAUNCHER CMAKE_CXX_COMPILER_LAUNCHER
 cd /root/tutti
 export DEBIAN_FRONTEND=noninteractive
-apt-get install -q -y --no-install-recommends ./tutti_*.deb  # alone first: the program loads what it needs
+apt-get install -q -y --no-install-recommends ./tutti_*.deb  # must run without the other packages
 tutti doctor
 tutti run -n 2 -- tutti cluster
 apt-get install -q -y --no-install-recommends ./libtutti-dev_*.deb ./tutti-doc_*.deb cmake g++ make pkg-config

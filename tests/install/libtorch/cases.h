@@ -42,7 +42,7 @@ struct NetImpl : nn::Module {
 };
 TORCH_MODULE(Net);
 
-// Returns the global batch, which one process would use.
+// Returns the global batch, on which a single process trains.
 inline const torch::Tensor& whole_batch() {
   static const torch::Tensor batch = torch::linspace(-1, 1, 48).reshape({8, 6}).sin();
   return batch;

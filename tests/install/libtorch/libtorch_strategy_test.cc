@@ -1,5 +1,5 @@
-// Compares training of one module per replica, in one or several processes, with that of a single
-// module.
+// Compares training with one module per replica, in one or several processes, with training of a
+// single module.
 // SPDX-License-Identifier: Apache-2.0
 //
 //     libtorch_strategy_test cpu:0-1                        prints "rank R: ok NAME" for each case
@@ -44,7 +44,7 @@ torch::Tensor own_part() {
   return whole_batch().chunk(tutti::ReplicaContext::current().num_replicas_in_sync())[replica()];
 }
 
-// Creates one module per replica, each with different initial weights.
+// Creates a network with different initial weights at each call.
 struct NextNet {
   std::uint64_t seed = 1;
   Net operator()() {
@@ -149,7 +149,7 @@ void clipping_uses_mean_gradient(const Ranks& ranks) {
   });
 }
 
-// Checks that gradients cleared in place keep their memory, because the strategy uses it.
+// Checks that gradients cleared in place keep their memory, which the strategy reduces.
 void gradients_keep_their_memory(const Ranks& ranks) {
   const auto strategy = make_strategy(ranks);
   Replicated model(*strategy, NextNet());
@@ -182,7 +182,7 @@ void broadcast_copies_all_from_replica_0(const Ranks& ranks) {
     const torch::Tensor part = whole_batch().chunk(strategy->num_replicas_in_sync())[0];
     EXPECT(near(norm->running_mean, 0.1 * part.mean(0)));
     EXPECT(norm->num_batches_tracked.item<std::int64_t>() == 1);
-    // the bits of -0, not just its value
+    // checks the sign bit, because -0 equals 0
     EXPECT(model->parameters().back().signbit().all().item<bool>());
   });
 }
@@ -219,7 +219,7 @@ void unsupported_reductions_are_rejected(const Ranks& ranks) {
   EXPECT(error.find("expected MEAN or SUM, got MAX") != std::string::npos);
 }
 
-// All other replicas wait for the gradients of the failed one.
+// All other replicas are waiting for the gradients of the replica that fails.
 void exception_in_replica_ends_all_replicas(const Ranks& ranks) {
   const auto strategy = make_strategy(ranks);
   const int last = strategy->num_replicas_in_sync() - 1;
@@ -261,7 +261,7 @@ void tensors_are_shared_without_copies(const Ranks&) {
 
 }  // namespace
 
-// Each of these cases ends a job of several processes, so each runs as a separate job.
+// Test case that ends a job of several processes, and therefore runs as a separate job.
 #define ENDING_CASE(name) CASE(name)
 
 int main(int argc, char** argv) {

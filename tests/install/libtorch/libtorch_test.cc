@@ -1,4 +1,4 @@
-// Compares tutti/libtorch.h modules trained in two processes with a module trained in one.
+// Compares training with tutti/libtorch.h in two processes with training in one process.
 // SPDX-License-Identifier: Apache-2.0
 //
 //     tutti run -n 2 -- libtorch_test       prints "rank R: ok NAME" for each case
@@ -26,7 +26,7 @@ torch::Tensor half(const tutti::Communicator& ranks) {
   return whole_batch().slice(0, 4 * ranks.rank(), 4 * ranks.rank() + 4);
 }
 
-// Returns a network with the same weights on all ranks; own_net() returns different ones.
+// Returns a network with the same weights on all ranks; own_net()'s weights differ by rank.
 Net reference() {
   torch::manual_seed(1);
   return Net();
@@ -50,8 +50,8 @@ void gradients_are_averaged_in_buckets(const Ranks& ranks) {
     EXPECT(near(model->first->weight.grad(), one->first->weight.grad()));
     EXPECT(near(model->left->bias.grad(), one->left->bias.grad()));
   }
-  // Weight and bias are in one bucket, in which later parameters precede earlier ones. Each begins
-  // at a multiple of 64 bytes.
+  // Weight and bias are in one bucket, in which later parameters precede earlier ones. Each
+  // gradient begins at a multiple of 64 bytes.
   const auto* weight = model->first->weight.grad().data_ptr<float>();
   EXPECT(weight - model->first->bias.grad().data_ptr<float>() == 16);
 }
@@ -139,7 +139,7 @@ void backward_recovers_after_exception(const Ranks& ranks) {
   DistributedDataParallel model(nn::Sequential(nn::Linear(6, 5), nn::Linear(5, 2)), ranks, options);
   bool throws = true;
   model->parameters()[0].register_hook([&](torch::Tensor gradient) {
-    if (throws) throw std::runtime_error("of the program's own");
+    if (throws) throw std::runtime_error("injected by the test");
     return gradient;
   });
   bool has_thrown = false;

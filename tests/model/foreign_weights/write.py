@@ -17,7 +17,7 @@ def random(*shape):
 
 
 def convolved(x, weight, groups, padding):
-    """torch.nn.functional.conv2d: x [batch, in, h, w], weight [out, in / groups, kh, kw]."""
+    """Same as torch.nn.functional.conv2d; x is [batch, in, h, w], weight is [out, in / groups, kh, kw]."""
     x = numpy.pad(x.astype(numpy.float64), [(0, 0), (0, 0), (padding, padding), (padding, padding)])
     out, own, kh, kw = weight.shape
     y = numpy.zeros((x.shape[0], out, x.shape[2] - kh + 1, x.shape[3] - kw + 1))
@@ -31,7 +31,7 @@ def convolved(x, weight, groups, padding):
 
 
 def pytorch():
-    """Network: Conv2d(2, 4, 3, padding=1), ReLU, Conv2d(4, 8, 3, groups=4), global mean, Linear(8, 3)."""
+    """Writes pytorch.safetensors for Conv2d(2, 4, 3, padding=1), ReLU, Conv2d(4, 8, 3, groups=4), global mean, Linear(8, 3)."""
     x = random(5, 2, 6, 6)
     weights = {"features.0.weight": random(4, 2, 3, 3), "features.0.bias": random(4),
                "features.2.weight": random(8, 1, 3, 3), "features.2.bias": random(8),
@@ -45,7 +45,7 @@ def pytorch():
 
 
 def keras():
-    """Network: Dense(6, "tanh"), Dense(2)."""
+    """Writes keras.safetensors for Dense(6, "tanh"), Dense(2)."""
     x = random(4, 3)
     weights = {"layers/dense/vars/0": random(3, 6), "layers/dense/vars/1": random(6),
                "layers/dense_1/vars/0": random(6, 2), "layers/dense_1/vars/1": random(2)}

@@ -44,7 +44,7 @@ inline std::vector<Tensor> values_of(const std::vector<Variable>& variables) {
 }
 
 /// Trains without a pipeline: runs the micro-batches sequentially through `model`, adds their
-/// gradients in the same order, and updates once.
+/// gradients in the same order, and updates once per step.
 inline Training train_plainly(const Model& model, const Tensor& x, const Tensor& y,
                               int micro_batches, int steps) {
   Sgd optimizer(model.trainable_variables(), {.learning_rate = 0.1, .momentum = 0.9});

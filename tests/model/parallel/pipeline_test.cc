@@ -28,7 +28,7 @@ StagedSequential split_network(StageOptions options) {
 void meet(Event& mine, Event& other) {
   mine.set();
   if (!other.wait_until(deadline_after(Clock::system().now(), std::chrono::seconds(60)))) {
-    fail(ErrorCode::kDeadlineExceeded, "the other stage does not work at the same time");
+    fail(ErrorCode::kDeadlineExceeded, "the other stage did not run concurrently within 60 s");
   }
 }
 
@@ -75,7 +75,7 @@ struct Peaks {
   float loss = 0.0f;
 };
 
-constexpr int kFirstDevice = 40;  // other tests do not use these devices
+constexpr int kFirstDevice = 40;  // no other test uses this device or the next one
 
 template <class Train>
 Peaks peaks_of(int num_devices, const Train& train) {
@@ -283,7 +283,7 @@ TEST(Pipeline, ModelTooLargeForOneDeviceTrainsInStages) {
   EXPECT_LE(memory.peak(1), limit);
 }
 
-TEST(Pipeline, RegularizationCountsOnce) {
+TEST(Pipeline, RegularizationCountsOncePerBatch) {
   set_random_seed(1);
   const StagedSequential model({.devices = "cpu:0-1"}, Input{{10}},
                                Dense(8, {.kernel_regularizer = regularizers::l2(0.5)}),
@@ -348,7 +348,7 @@ TEST(Pipeline, RejectsConcurrentReplicaCalls) {
     EXPECT_TRUE(
         is_running->wait_until(deadline_after(Clock::system().now(), std::chrono::seconds(60))));
     EXPECT_ERROR(pipeline.gradients(sample_rows(), sample_classes()), kFailedPrecondition,
-                 "expected calls from one thread", "outside of Strategy::run()");
+                 "expected calls from one thread at a time", "or use a Pipeline for each replica");
     may_end->set();
   });
   pipeline.gradients(sample_rows(), sample_classes());  // sequential calls work

@@ -66,7 +66,7 @@ TEST(AppliedTable, ForgetsFinishedClosuresAndRejectsTheirChanges) {
                  [&] { (void)table.num_applied_before(changes(closure(6), first, 1)); });
   }
   EXPECT_EQ(table.num_applied_before(changes(closure(7), 0, 1)), 1u);
-  // The batch's own watermark, 9, shows that closure 8 has finished.
+  // The batch's watermark, 9, shows that closure 8 has finished.
   expect_error(ErrorCode::kAborted, {"closure 8"},
                [&] { (void)table.num_applied_before(changes(closure(8), 0, 1, 9)); });
   // A lower watermark does not lower the table's watermark.

@@ -128,7 +128,7 @@ TEST_F(AsynchronousTraining, WorkerBatchIsSplitAmongItsReplicas) {
     EXPECT_EQ(lists(coordinator.schedule("local results", by_function.iterate()).get()), single);
     const auto iterator = cut.iterate();
     const Error error = error_of([&] {
-      // If a worker fails before the last closure is scheduled, schedule() throws its error.
+      // If a closure fails before the last one is scheduled, schedule() throws the error.
       for (int i = 0; i < 7; ++i) (void)coordinator.schedule("local results", iterator);
       coordinator.join();
     });

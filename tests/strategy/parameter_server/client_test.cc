@@ -93,7 +93,7 @@ TEST(ServerLink, ReadIsSplitIntoAtMost32Requests) {
   Linked linked(1000);
   expect_numbers(linked.read(std::size_t{64} << 20)->wait(soon()), 1000);
   EXPECT_EQ(linked.service->batches.size(), 32u);
-  EXPECT_EQ(linked.service->batches.front(), 32u);  // 31.25, rounded up
+  EXPECT_EQ(linked.service->batches.front(), 32u);  // 1000 / 32, rounded up
   EXPECT_EQ(linked.service->batches.back(), 8u);
 }
 
@@ -167,7 +167,7 @@ TEST(ReplicaStepsTest, GradientsBelongToStepThatReadVariables) {
   EXPECT_EQ(worker.steps.assign_step(worker.b)->step, 0u);
   EXPECT_EQ(worker.steps.at_least(worker.w), 1u);
   EXPECT_EQ(worker.steps.at_least(worker.rate), 0u);
-  worker.read({5, 5}, {5});  // the other workers continued
+  worker.read({5, 5}, {5});  // the other workers advanced to step 5
   EXPECT_EQ(worker.steps.assign_step(worker.b)->step, 5u);
   EXPECT_EQ(worker.steps.at_least(worker.b), 6u);
 }
@@ -240,8 +240,7 @@ TEST(RuleTextCache, RuleWithoutDescriptionAlwaysFails) {
   }
 }
 
-/// Makes the same calls to both objects and expects equal bits.
-TEST(FirstValues, MatchVariableStoreBitForBit) {
+TEST(FirstValues, MatchesVariableStoreBitForBit) {
   FirstValues first("ps 0");
   VariableStore store("ps 0");
   const ShardSpec given{"given", DType::kFloat32, {4, 2}, 1, 2, 2, 2};
@@ -299,7 +298,7 @@ class CountingHandler final : public internal::VariableHandler {
   std::atomic<int> num_inside_{0};
 };
 
-/// Server of variables, reached over RPC.
+/// Variable server that clients reach over RPC.
 struct Served {
   explicit Served(const TlsFiles& tls = {}) : tls(tls) { start(); }
   void start(std::uint64_t incarnation = 0) {
@@ -433,8 +432,8 @@ TEST(RemoteService, ShutsDownImmediatelyDuringReconnect) {
     Client client(*service, 1);
     EXPECT_ERROR(client.read(5), kNotFound, "ps 3");
     proxy.cut_all();
-    // The delays range from before the client notices the connection loss to after it has
-    // reconnected.
+    // Varies the time of the shutdown: before the client notices the lost connection, during the
+    // reconnection, or afterwards.
     Clock::system().sleep_for(std::chrono::microseconds(i % 25 * 100));
   }
 }

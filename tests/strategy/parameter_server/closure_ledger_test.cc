@@ -203,8 +203,8 @@ TEST(ClosureLedger, RollbackRequeuesClosuresSinceCheckpoint) {
   EXPECT_EQ(book.ledger.finished_below(), 4u);
 }
 
-/// Skipping closure 0, which failed on worker 0 before the rollback, would let closure 1 start
-/// first.
+/// Skipping closure 0, which was interrupted on worker 0 before the rollback, would let closure 1
+/// start first.
 TEST(ClosureLedger, ClosuresStartInOrderAfterRollback) {
   Book book;
   book.schedule(2);
@@ -311,7 +311,7 @@ TEST(ClosureLedger, EqualityIgnoresStartOrder) {
   EXPECT_NE(ClosureLedger({.most_attempts = 7}), ClosureLedger());
 }
 
-/// Checks the ledger's counts against all closures.
+/// Compares the ledger's counts with counts over all closures.
 void expect_counts(const ClosureLedger& ledger) {
   std::size_t num_queued = 0, num_running = 0, num_interrupted = 0, num_repeated = 0;
   for (std::uint64_t number = 0; number < ledger.next_number(); ++number) {

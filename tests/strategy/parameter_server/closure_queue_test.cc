@@ -1,4 +1,4 @@
-// Tests the closure queue with several threads.
+// Tests the closure queue: dispatch, failures, retries, rollbacks, pauses and concurrent threads.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/coordinator/closure_queue.h"
 
@@ -60,7 +60,7 @@ ClosureQueueOptions two_entries(int window = 2) {
 TEST(ClosureQueue, WorkerLostDuringSelectionStillGetsClosure) {
   ClosureQueueOptions options;
   int num_asked = 0;
-  // The first two queries succeed: one about this worker, one about all workers.
+  // The first two queries succeed: one counts the present workers, the other checks this worker.
   options.is_present = [&](int) { return ++num_asked <= 2; };
   options.first_number = 1000;
   ClosureQueue queue(options);
@@ -134,7 +134,7 @@ TEST(ClosureQueue, ReturnedClosuresRunExactlyOnce) {
 }
 
 TEST(ClosureQueue, WaitThrowsFailureOnceAfterInFlightClosuresEnd) {
-  HangWatchdog watchdog("wait() beside a failure");
+  HangWatchdog watchdog("wait() after a failure");
   ClosureQueue queue(two_entries());
   const auto failing = scheduled(), running = scheduled();
   queue.put(failing), queue.put(running);
@@ -268,7 +268,7 @@ TEST(ClosureQueue, LeastBusyWorkerIsServedFirst) {
   threads.clear();
   EXPECT_EQ(got[0], 1u);
   EXPECT_EQ(got[2], 2u);
-  EXPECT_EQ(got[1], 3u);  // worker 1 has one closure already, so it gets the third one
+  EXPECT_EQ(got[1], 3u);  // worker 1 already has a closure, so it is served last
 }
 
 TEST(ClosureQueue, FailedAttemptIsRetriedOnDifferentWorker) {

@@ -31,7 +31,7 @@ class CoordinatorTest : public ::testing::Test {
   void define_count() {
     coordinator_.define("count", [this] { strategy_.count(); });
   }
-  /// Runs a step in which every worker calls meet() once.
+  /// Runs a step in which every worker calls meet() once, and returns the results.
   template <class Argument>
   std::vector<Nest> on_each_worker(std::string_view step, const Argument& argument) {
     num_missing_ = strategy_.num_workers();

@@ -201,7 +201,7 @@ TEST_F(CoordinatedJob, WorkerCannotChangeVariablesBeforeServing) {
   const auto scope = strategy.scope();
   Variable v(num(1.0), {.name = "v"});
   EXPECT_EQ(v.value().item(), 1.0F);
-  EXPECT_ERROR(v.assign(num(2.0)), kFailedPrecondition, "worker 0: a variable is changed",
+  EXPECT_ERROR(v.assign(num(2.0)), kFailedPrecondition, "worker 0: a variable was changed",
                "ClusterCoordinator::serve");
   EXPECT_ERROR(ClusterCoordinator(strategy).start(), kFailedPrecondition,
                "works for a chief elsewhere", "if (const auto code = coordinator.serve())");
@@ -223,7 +223,7 @@ TEST_F(ServerConnections, JobFailureAbortsConnect) {
                "ps 0 died");
 }
 
-/// serve() returns, and the process continues.
+/// serve() returns 0 on the chief and the server, and nullopt on the worker, which trains.
 TEST_F(CoordinatedJob, ServeReturnsExitCodeOnNonTrainingTasks) {
   const ClusterSpec cluster = coordinated_cluster(1, 1);
   const ParameterServerOptions options = job_options(false);

@@ -1,5 +1,5 @@
-// Tests batches and answers as packets: every field, operations of one kind as columns, payloads in
-// arbitrary chunks, malformed packets.
+// Tests the encoding of batches and answers as packets: every field, operations of one kind as
+// columns, payloads in arbitrary chunks, and malformed packets.
 // SPDX-License-Identifier: Apache-2.0
 #include <functional>
 #include <limits>
@@ -237,7 +237,7 @@ TEST(BatchEncoding, TruncatedAndExtendedPacketsAreRejected) {
   expect_refused(longer);
 }
 
-// Hand-encodes columns of operations on shards.
+/// Returns hand-encoded columns of operations on shards.
 std::string on_shards(const std::string& columns) { return operation(15, columns); }
 /// Returns the encoded kinds and shards of `count` operations of kind `kind`.
 std::string kinds(std::size_t count, char kind, char op = 0) {
@@ -323,8 +323,7 @@ TEST(OperationColumns, InconsistentColumnsAreRejected) {
       {kinds(2, kRead) + bytes(3, two) + bytes(4, one), 0, "only 1 numbers of steps"},
       {kinds(2, kRead) + bytes(3, three) + bytes(4, two), 0, "3 versions; expected 2"},
       {kinds(2, kRead) + bytes(4, two), 0, "only 0 versions"},
-      {kinds(2, kRead, 1) + bytes(3, two) + bytes(4, two), 0,
-       "an op for an operation that takes none"},
+      {kinds(2, kRead, 1) + bytes(3, two) + bytes(4, two), 0, "expected operator 0"},
       {kinds(2, 7), 0, "7 is not a known value"},
       {bytes(1, one) + bytes(2, std::string(8, 'i')), 0, "only 1 kinds"},
       {kinds(2, kReadRows) + bytes(4, two) + heads(5, 2), 2},
@@ -332,10 +331,10 @@ TEST(OperationColumns, InconsistentColumnsAreRejected) {
       {kinds(2, kAssign, 1) + heads(5, 2), 2},
       {kinds(2, kAssign, 3) + heads(5, 2), 2, "3 is not a known value"},
       {kinds(2, kAssign) + heads(5, 3), 3, "6 types and ranks; expected 4"},
-      {kinds(2, kAssign) + heads(5, 2, one), 2, "lacks 1 dimensions"},
-      {kinds(2, kAssign) + heads(5, 2, three), 2, "1 dimensions too many"},
+      {kinds(2, kAssign) + heads(5, 2, one), 2, "more dimensions, got "},
+      {kinds(2, kAssign) + heads(5, 2, three), 2, "no more dimensions, got 1"},
       {kinds(2, kAssign), 2, "only 0 types"},
-      {kinds(2, kAssign) + heads(5, 2), 1, "0 are left"},
+      {kinds(2, kAssign) + heads(5, 2), 1, "got only 0"},
       {kinds(2, kAssign) + heads(5, 2), 3, "64 bytes more"},
       {kinds(1, kScatter) + heads(5, 2), 2},
       {kinds(1, kScatter, 7) + heads(5, 2), 2, "7 is not a known value"},
@@ -350,7 +349,7 @@ TEST(OperationColumns, InconsistentColumnsAreRejected) {
       {kinds(2, kUpdate) + heads(5, 2) + settings(2, 65) + slots(130), 2, "at most 64 slots"},
       {kinds(1, kUpdate) + heads(5, 1) +
            bytes(6, number(1, 1) + bytes(3, std::string(internal::kLongestRule + 1, 'r'))),
-       1, "a text of"},
+       1, "a text of at most"},
   };
   for (std::size_t i = 0; i < cases.size(); ++i) {
     SCOPED_TRACE(i);

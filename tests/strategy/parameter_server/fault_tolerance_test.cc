@@ -1,5 +1,5 @@
 // Tests workers that die and restart while closures run, both in this process and over connections.
-// Counts must be exact where tf asserts only >=.
+// Counts must be exact where TensorFlow's tests only assert >=.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/coordinator/coordinator_core.h"
 #include "strategy/parameter_server/coordinator/remote_worker.h"
@@ -65,7 +65,7 @@ TEST_F(FaultToleranceTest, UserErrorIsThrownDespiteWorkerLoss) {
   expect_closure_error(ErrorOrigin::kUser, ErrorCode::kOutOfRange, "",
                        [&] { coordinator_.join(); });
   EXPECT_ERROR(endless.fetch(), kCancelled, "please schedule it again");
-  schedule("count", 3);  // the worker is still down
+  schedule("count", 3);  // worker 1 is still down
   coordinator_.join();
   strategy_.expect_counted(3);
 }
@@ -218,7 +218,7 @@ TEST(FaultTolerance, AbsenceTimeoutStartsWhenLastWorkerIsLost) {
   strategy.expect_counted(1);
 }
 
-/// Process that runs a worker task of the job.
+/// Simulated process of a worker: a WorkerService that the coordinator reaches over RPC.
 class WorkerProcess {
  public:
   WorkerProcess(int worker, std::uint64_t incarnation, const std::string& address,
@@ -255,7 +255,7 @@ class RemoteWorkerTest : public ::testing::Test {
   }
   void end(int worker) { processes_[static_cast<std::size_t>(worker)].reset(); }
 
-  /// Strategy whose workers are in other processes.
+  /// Strategy whose workers are reached over RPC.
   class Connected final : public CoordinatedStrategy {
    public:
     explicit Connected(RemoteWorkerTest& test) : test_(test) {}
@@ -483,10 +483,10 @@ TEST_F(RemoteWorkerTest, JobEndFailsPendingCalls) {
   start_both();
   const RemoteValue endless = coordinator_->schedule("endless");
   gate_.expect_inside(1);
-  over_("the job gave this process up");
-  EXPECT_ERROR(coordinator_->join(), kUnavailable, "join: the job gave this process up");
-  EXPECT_ERROR(coordinator_->schedule("count"), kUnavailable, "the job gave this process up");
-  EXPECT_ERROR(endless.fetch(), kCancelled, "the job gave this process up");
+  over_("the job declared this process lost");
+  EXPECT_ERROR(coordinator_->join(), kUnavailable, "join: the job declared this process lost");
+  EXPECT_ERROR(coordinator_->schedule("count"), kUnavailable, "the job declared this process lost");
+  EXPECT_ERROR(endless.fetch(), kCancelled, "the job declared this process lost");
 }
 
 TEST(WorkerMessage, RequestsAndOutcomesRoundTrip) {

@@ -57,8 +57,8 @@ std::pair<std::int64_t, std::int64_t> versions_in(const std::string& folder) {
   return {versions.back().step, versions.front().step};
 }
 
-/// Program in one process that creates its variables, defines its step, and continues from the
-/// version in the folder.
+/// Program in one process that creates its variables, defines its steps, and resumes from the
+/// newest checkpoint version in the folder, if there is one.
 struct Program {
   explicit Program(const ClusterCoordinatorOptions& options, int num_servers = 2)
       : strategy(two_servers(num_servers)), scope(strategy.scope()) {
@@ -108,7 +108,7 @@ struct Program {
 /// Runs 3,000 closures. A worker, the coordinator or the program is killed 30 times in all, even
 /// during saves. A killed program continues from a checkpoint version.
 TEST(JobCheckpoint, CountsAreExactAfterRandomKills) {
-  const HangWatchdog watchdog("any death", 600s);
+  const HangWatchdog watchdog("random kills", 600s);
   const std::string folder = empty_folder();
   const LogLines quiet(LogLevel::kWarning);
   constexpr std::int64_t kClosures = 3000, kKills = 30;
@@ -154,7 +154,7 @@ TEST(JobCheckpoint, ServerLossRollsBackAndRepeatsClosures) {
     for (int i = 0; i < 40; ++i) values.push_back(CountingJob::schedule(coordinator));
     if (kill % 4 == 3) coordinator.save_checkpoint();
     job.replace(kill % 2);
-    // Kills the second server while this one restarts.
+    // Also replaces the other server, during the recovery from the first loss.
     if (kill % 3 == 2) job.replace(1 - kill % 2);
   }
   coordinator.join();
@@ -198,7 +198,7 @@ TEST(JobCheckpoint, DurableJoinSavesAllFinishedClosures) {
 }
 
 TEST(JobCheckpoint, CoordinatorShutdownAfterServerLossSavesAll) {
-  const HangWatchdog watchdog("an end behind a loss", 120s);
+  const HangWatchdog watchdog("coordinator shutdown after a server loss", 120s);
   const std::string folder = empty_folder();
   const LogLines quiet(LogLevel::kWarning);
   for (int turn = 1; turn <= 4; ++turn) {
@@ -218,14 +218,14 @@ TEST(JobCheckpoint, CoordinatorShutdownAfterServerLossSavesAll) {
 
 /// Some losses are reported just as a recovery ends.
 TEST(JobCheckpoint, RecoversFromServerLossesInRapidSuccession) {
-  const HangWatchdog watchdog("quick losses", 120s);
+  const HangWatchdog watchdog("server losses in rapid succession", 120s);
   const LogLines quiet(LogLevel::kError);
   ServerProcesses processes(2);
   CountingJob job(processes);
   ClusterCoordinator coordinator = job.begin(empty_folder(), 1h);
   std::atomic<bool> ends{false};
   const auto notes = Executor::system().start("notes", [&] {
-    while (!ends.load()) (void)job.server_group()->note_loss("ps 0: said to be killed");
+    while (!ends.load()) (void)job.server_group()->note_loss("ps 0: reported as killed");
   });
   const auto& closures = internal::CoordinatorTestAccess::closures(coordinator);
   while (closures.generation() < 300) Clock::system().sleep_for(1ms);
@@ -236,7 +236,7 @@ TEST(JobCheckpoint, RecoversFromServerLossesInRapidSuccession) {
 }
 
 TEST(JobCheckpoint, UnreportedServerRestartIsDetected) {
-  const HangWatchdog watchdog("unnoticed death", 120s);
+  const HangWatchdog watchdog("an unreported server restart", 120s);
   const LogLines lines(LogLevel::kWarning);
   testing::Gate gate;
   ServerProcesses processes(2);
@@ -250,7 +250,7 @@ TEST(JobCheckpoint, UnreportedServerRestartIsDetected) {
 }
 
 TEST(JobCheckpoint, WorkerLossCausesNoRollback) {
-  const HangWatchdog watchdog("a worker dies", 60s);
+  const HangWatchdog watchdog("loss of a worker", 60s);
   const LogLines lines(LogLevel::kWarning);
   Program program(kept_in(empty_folder()));
   for (int i = 0; i < 100; ++i) (void)program.schedule();
@@ -290,7 +290,7 @@ TEST(JobCheckpoint, FirstVersionIsRefusedIfRestartedServerIsEmpty) {
   EXPECT_TRUE(std::filesystem::is_empty(folder));
 }
 
-/// No closure would repeat these changes, so a rollback would lose them silently.
+/// No closure repeats a change made outside closures, so a rollback would lose it silently.
 TEST(JobCheckpoint, ServerLossWithUnsavedChangesOutsideClosuresFailsRun) {
   const HangWatchdog watchdog("outside changes", 60s);
   const LogLines quiet(LogLevel::kError);
@@ -462,9 +462,9 @@ TEST(JobCheckpoint, FullDiskPreventsCheckpointButNotTraining) {
   program.expect_counted(40);
 }
 
-/// Saving delays closures, so a failed save is not retried at once, even if the held arguments
-/// exceed their limit.
-TEST(JobCheckpoint, FullDiskIsNotRetriedImmediately) {
+/// Saving delays closures, so a failed save is not retried at once, even if the arguments retained
+/// for repetitions exceed their limit.
+TEST(JobCheckpoint, FailedSaveIsNotRetriedImmediately) {
   const HangWatchdog watchdog("full disk with held arguments", 60s);
   const std::string folder = empty_folder();
   const LogLines lines(LogLevel::kWarning);
@@ -597,7 +597,7 @@ TEST(JobCheckpoint, SecondCoordinatorContinuesCount) {
   count_in("", 0, 20, false);
   count_in(first, 20, 20, true);
   count_in(second, 40, 20, true);  // continues with the servers' values
-  count_in(first, 40, 20, true);   // restores the older version, in `first`
+  count_in(first, 40, 20, true);   // restores version 40 from `first`
   count_in("", 60, 20, false);
 }
 

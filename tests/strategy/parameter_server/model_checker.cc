@@ -1,4 +1,5 @@
-// Breadth-first search. For older states, it stores only a hash, a parent and a step.
+// Implements the model checker as a breadth-first search, which stores only a hash, a parent and a
+// step of each visited state.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategy/parameter_server/model_checker.h"
 
@@ -11,8 +12,8 @@
 namespace tutti::testing {
 namespace {
 
-/// First path found to a state: the parent state, and the ordinal of the step among the parent's
-/// steps.
+/// Last step of the first path found to a state: the parent state, and the ordinal of the step
+/// among the parent's steps.
 struct Origin {
   std::uint32_t parent = 0;
   std::uint32_t step = 0;
@@ -62,7 +63,7 @@ class Search {
     }
     if (can_go_on) return;
     const std::string reason = why_not_ended(state);
-    if (!reason.empty()) blame("nothing more can happen, but " + reason, origins_[id]);
+    if (!reason.empty()) blame("only faults are possible, but " + reason, origins_[id]);
   }
 
   void blame(std::string violation, Origin origin) {

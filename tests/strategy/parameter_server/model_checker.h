@@ -16,8 +16,8 @@ struct ModelCheckResult {
   std::size_t num_steps = 0;
   std::size_t depth = 0;  // steps from the initial state to the farthest state
   bool is_exhausted = false;
-  /// Violated invariant, or "" if no state violates one; `trace` is a shortest path to the
-  /// violation.
+  /// Violated invariant, or "" if no state violates one. `trace` lists the steps to the violation;
+  /// check_model() finds a shortest path.
   std::string violation = {};
   std::vector<std::string> trace = {};
 };
@@ -26,7 +26,7 @@ struct ModelCheckResult {
 /// after visiting `most_states` states.
 ModelCheckResult check_model(const ModelOptions& options, std::size_t most_states);
 
-/// Takes `num_walks` random walks, each until no further step is possible. Ends at the first
+/// Takes `num_walks` random walks, each until only faults are possible. Ends at the first
 /// violation.
 ModelCheckResult walk_model(const ModelOptions& options, std::uint64_t seed, int num_walks);
 

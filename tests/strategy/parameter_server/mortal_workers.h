@@ -15,7 +15,7 @@
 
 namespace tutti::testing {
 
-/// Worker that runs each task on a separate thread. After kill(), calls do not wait for its tasks.
+/// Worker that runs each task on a separate thread. After kill(), run() does not wait for the task.
 class MortalWorker final : public internal::WorkerLink {
  public:
   /// Requires: `strategy` and `registry` outlive this object.

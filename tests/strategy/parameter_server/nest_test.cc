@@ -94,14 +94,14 @@ TEST(Nest, ExcessiveDepthIsRejected) {
   EXPECT_EQ(through_bytes(nest).structure().size(), nest.structure().size());
   nest = Nest(Nest::List{nest});
   EXPECT_ERROR(encode_nest(nest), kInvalidArgument, "expected at most 32 levels");
-  // Hand-made messages: 32 nested lists are accepted; 33 or a thousand are refused.
+  // In hand-encoded messages, 32 nested lists are accepted, and 33 or a thousand are refused.
   const auto lists = [](int depth) {
     std::string message = bytes(1, "");
     for (int i = 0; i < depth; ++i) message = bytes(6, bytes(1, message));
     return packet_of(message);
   };
   EXPECT_EQ(decode_nest(lists(Nest::kDeepest)).structure().size(), 2u * 32 + 7);
-  EXPECT_ERROR(decode_nest(lists(Nest::kDeepest + 1)), kDataLoss, "nest: too deep");
+  EXPECT_ERROR(decode_nest(lists(Nest::kDeepest + 1)), kDataLoss, "nest: more than 32 levels");
   EXPECT_ERROR(decode_nest(lists(1000)), kDataLoss, "expected a message");
 }
 
@@ -128,7 +128,7 @@ TEST(Nest, TruncatedAndCorruptedMessagesAreDetected) {
   }
   Packet without_payload = packet;
   without_payload.payload.clear();
-  EXPECT_ERROR(decode_nest(without_payload), kDataLoss, "0 are left");
+  EXPECT_ERROR(decode_nest(without_payload), kDataLoss, "got only 0");
   Packet with_more = packet;
   with_more.payload.push_back(with_more.payload.front());
   EXPECT_ERROR(decode_nest(with_more), kDataLoss, "bytes more");
@@ -155,9 +155,9 @@ TEST(Nest, InconsistentMessagesAreRejected) {
     return number(1, static_cast<std::uint64_t>(dtype)) + bytes(2, varint(dim));
   };
   EXPECT_EQ(decode_nest(packet_of(bytes(3, head(DType::kBool, 2)), 64)).structure(), "bool [2]");
-  refused(bytes(3, head(static_cast<DType>(99), 1)), "no type has number 99", 64);
-  refused(bytes(3, head(DType::kUInt8, ~std::uint64_t{0})), "no shape", 64);
-  refused(bytes(3, head(DType::kUInt8, std::uint64_t{1} << 40)), "are left", 64);
+  refused(bytes(3, head(static_cast<DType>(99), 1)), "expected the number of a dtype, got 99", 64);
+  refused(bytes(3, head(DType::kUInt8, ~std::uint64_t{0})), "expected a valid shape", 64);
+  refused(bytes(3, head(DType::kUInt8, std::uint64_t{1} << 40)), "got only 64", 64);
   const std::string name = bytes(1, "a"), nothing = bytes(2, bytes(1, ""));
   EXPECT_EQ(decode_nest(packet_of(bytes(7, name + nothing))).structure(), "{a: nothing}");
   refused(bytes(7, name + name + nothing), "2 names and 1 values");
@@ -260,7 +260,7 @@ TEST(StepRegistry, InvalidNamesAreRejected) {
     EXPECT_ERROR(registry.define(name, [] {}), kInvalidArgument, "expected a non-empty name");
   }
   EXPECT_ERROR(registry.find("x"), kNotFound, "got 'x'");
-  EXPECT_ERROR(registry.find_resource(3), kNotFound, "per-worker value 3", "below 0");
+  EXPECT_ERROR(registry.find_resource(3), kNotFound, "per-worker value 3", "only 0 of them");
 }
 
 }  // namespace nest_test

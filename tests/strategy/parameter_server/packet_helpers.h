@@ -17,7 +17,8 @@
 
 namespace tutti::store_tests {
 
-/// Returns a batch with every operation, in which every field differs from its default.
+/// Returns a batch with every kind of operation. Every field has a non-default value in some
+/// operation.
 inline OperationBatch batch_of_everything() {
   OperationBatch batch;
   batch.stream = {UpdateStream::Kind::kClosure, 0xF123456789ABCDEF, 7};
@@ -124,8 +125,8 @@ class Shown {
   }
 };
 
-// Helpers that encode messages of cluster/proto by hand: numeric fields, 8-byte fields, texts and
-// nested messages.
+// Helpers that encode messages of cluster/proto by hand: varint fields, and length-delimited fields
+// (texts and nested messages).
 inline std::string varint(std::uint64_t value) {
   std::string out;
   for (; value >= 128; value >>= 7) out += static_cast<char>(value | 128);

@@ -29,7 +29,7 @@ Tensor counting(const Shape& shape, double first = 0.0) {
   return Tensor::from<float>(shape, values);
 }
 
-/// Returns an initializer whose values are drawn from this distribution on the servers.
+/// Returns an initializer whose values the servers generate.
 Variable::Initializer generated(ValueGenerator::Kind kind, const Shape& shape, double a = 0.0,
                                 double b = 1.0) {
   return generated_initializer({.kind = kind, .a = a, .b = b, .shape = shape});
@@ -63,7 +63,7 @@ TEST(ParameterServerStrategy, VariablesArePlacedRoundRobin) {
   }
 }
 
-/// Creator that puts variables on a device of its choice, or passes the call to another creator.
+/// Creator that passes the call to `next`, if given, and otherwise puts the variable on cpu:5.
 class ChoosingCreator final : public VariableCreator {
  public:
   explicit ChoosingCreator(VariableCreator* next = nullptr) : next_(next) {}
@@ -122,8 +122,8 @@ TEST(ParameterServerStrategy, FirstShardsReceiveRemainderRows) {
   EXPECT_ERROR((void)other(), kFailedPrecondition, "Mixing different strategies");
 }
 
-// The tutorial's embedding has rows for 7 names and one for unknown names: 512 KiB in shards of at
-// least 256 KiB.
+// The embedding of tf's parameter server tutorial has rows for 7 names and one for unknown names:
+// 512 KiB in shards of at least 256 KiB.
 TEST(ParameterServerStrategy, TutorialEmbeddingHasTwoShardsOfFourRows) {
   ParameterServerStrategy strategy(with_servers(2, MinSizePartitioner(256 << 10, 2)));
   const auto scope = strategy.scope();
@@ -161,7 +161,7 @@ TEST(ParameterServerStrategy, ColocatedVariableIsStoredUnshardedOnShardServer) {
 }
 
 TEST(ParameterServerStrategy, ReplicaAssignmentsAreSummed) {
-  const testing::HangWatchdog watchdog("embedding");
+  const testing::HangWatchdog watchdog("assignments in replicas");
   for (const int replicas : {1, 2, 3}) {
     ParameterServerStrategy strategy(with_servers(2, FixedShardsPartitioner(3), replicas));
     const auto scope = strategy.scope();
@@ -299,7 +299,7 @@ TEST(ParameterServerStrategy, RejectedChangeDoesNotAffectLaterChanges) {
   EXPECT_THAT(numbers(counts.value()), ElementsAre(6, 2));
 }
 
-TEST(ParameterServerStrategy, StepReadsValuesOfPreviousStep) {
+TEST(ParameterServerStrategy, ReadAfterAssignmentSeesSumOverReplicas) {
   ParameterServerStrategy strategy(with_servers(2, {}, 2));
   const auto scope = strategy.scope();
   Variable counter(num(0.0), {.name = "n", .aggregation = VariableAggregation::kSum});

@@ -37,7 +37,7 @@ TEST(Partitioner, MinSizeRoundsUpAndDefaultsToOneShard) {
 
 TEST(Partitioner, MaxSizeDoesNotSplitRows) {
   EXPECT_THAT(MaxSizePartitioner(3)({4, 100}, kFloat), ElementsAre(4, 1));
-  // Two rows of 4 bytes per shard.
+  // A shard of at most 10 bytes has room for two rows of 4 bytes.
   EXPECT_THAT(MaxSizePartitioner(10)({7}, kFloat), ElementsAre(4));
 }
 
@@ -88,7 +88,7 @@ TEST(Partitioner, InvalidResultErrorNamesVariableAndPartitioner) {
 
 TEST(Partitioner, ScalarsAndEmptyVariablesAreNotSharded) {
   const Partitioner asks = [](const Shape&, DType) -> std::vector<std::int64_t> {
-    ADD_FAILURE() << "asked";
+    ADD_FAILURE() << "the partitioner was called";
     return {1};
   };
   EXPECT_EQ(num_shards_of(asks, "w", {}, kFloat), 1);

@@ -19,7 +19,7 @@ using ClosureState = ClosureLedger::State;
 /// Rules that permit 100 attempts. The model may inject any number of faults, and none of them
 /// should make a closure fail because of too many attempts.
 constexpr internal::LedgerRules kRules = {100, true};
-/// Order that JobCheckpoint gives to all servers in each phase; kList if it gives none.
+/// Order that JobCheckpoint sends to all servers in each phase; kList if it sends none.
 constexpr OrderKind kOrders[] = {OrderKind::kList,       OrderKind::kList,    OrderKind::kFreeze,
                                  OrderKind::kReadFrozen, OrderKind::kRelease, OrderKind::kClose,
                                  OrderKind::kRestore,    OrderKind::kOpen};
@@ -100,7 +100,8 @@ class Protocol {
   void deliver(std::size_t task, std::size_t s, bool is_answered) {
     ModelTask& sender = state_.tasks[task];
     if (!receive(push_of(sender, s))) {
-      state_.violation = concat("ps ", s, " refused closure ", int{sender.number}, " under way");
+      state_.violation =
+          concat("ps ", s, " refused a push of running closure ", int{sender.number});
     } else if (is_answered) {
       sender.confirmed_by |= bit(s);
     }
@@ -195,8 +196,8 @@ class Protocol {
     begin(Phase::kClosing);
   }
 
-  /// Restarts every process, so that only the folder remains. The program then reschedules the
-  /// closures that the version lacks.
+  /// Restarts every process, so that only the checkpoint folder remains. The program then
+  /// reschedules the closures that the version lacks.
   void restart_job() {
     const std::uint64_t number = state_.version_number;
     ModelState next;
@@ -228,7 +229,7 @@ class Protocol {
       const std::uint8_t content = bit(state_.contents[number]);
       state_.given_up |= content;
       if (closure->state == ClosureState::kCancelled && (state_.reported & content) != 0) {
-        state_.violation = concat("closure ", number, " had finished, and was cancelled");
+        state_.violation = concat("closure ", number, " was cancelled after it had finished");
       }
     }
   }
@@ -257,7 +258,7 @@ class Protocol {
     return true;
   }
 
-  /// Models VariableStore::obey(). Returns false if the server refuses the order.
+  /// Models VariableStore::run_order(). Returns false if the server refuses the order.
   bool execute(std::size_t s, const ModelOrder& given) {
     const internal::StoreOrder& order = given.order;
     ModelServer& server = state_.servers[s];
@@ -315,8 +316,8 @@ class Protocol {
     if (ended == Phase::kClosing && !is(PlantedBug::kFinishedNotQueuedAgain) &&
         state_.version_number != state_.ledger.saved_below()) {
       state_.violation =
-          concat("expected the last version to be that of ", state_.ledger.saved_below(),
-                 " closures, found ", state_.version_number);
+          concat("expected the last version to contain ", state_.ledger.saved_below(),
+                 " closures, got ", state_.version_number);
     }
     if (ended == Phase::kReleasing || ended == Phase::kOpening) return;
     begin(static_cast<Phase>(static_cast<int>(ended) + 1));
@@ -332,8 +333,9 @@ class Protocol {
         if (number < state_.version_number && (state_.given_up & bit(content)) != 0) continue;
         const int found = state_.version[s][content];
         if (found == (number < state_.version_number ? 1 : 0)) continue;
-        state_.violation = concat("the version of ", state_.version_number,
-                                  " closures has closure ", number, " ", found, " times on ps ", s);
+        state_.violation =
+            concat("the version of ", state_.version_number, " closures contains closure ", number,
+                   " ", found, " times on ps ", s);
       }
     }
   }
@@ -390,10 +392,11 @@ class Steps {
     for (std::size_t s = 0; s < from_.servers.size(); ++s) {
       if ((task.confirmed_by & bit(s)) != 0) continue;
       const std::string push = say(name, " pushes to ps ", s);
-      step(Fault::kSentTwice, say(push, ", on its way twice"), &Protocol::add_stray, task, s);
+      step(Fault::kSentTwice, say(push, "; the push is duplicated in transit"),
+           &Protocol::add_stray, task, s);
       if (!from_.servers[s].is_open) continue;
       step({}, push, &Protocol::deliver, i, s, true);
-      step(Fault::kAnswerLost, say(push, " without answer"), &Protocol::deliver, i, s, false);
+      step(Fault::kAnswerLost, say(push, "; the answer is lost"), &Protocol::deliver, i, s, false);
     }
     const bool is_early = options_.bug == PlantedBug::kFinishedBeforeConfirmed;
     if (task.confirmed_by == first_bits(from_.servers.size()) ||
@@ -410,24 +413,23 @@ class Steps {
     if (!server.orders.empty()) {
       const internal::StoreOrder& order = server.orders.front().order;
       const std::string text =
-          say("ps ", s, " is to ", kOrderNames[static_cast<std::size_t>(order.kind)],
-              ", generation ", order.generation);
+          say("ps ", s, " executes the order ", kOrderNames[static_cast<std::size_t>(order.kind)],
+              " of generation ", order.generation);
       step({}, text, &Protocol::obey, s, true);
-      step(Fault::kAnswerLost, say(text, ", without answer"), &Protocol::obey, s, false);
+      step(Fault::kAnswerLost, say(text, "; the answer is lost"), &Protocol::obey, s, false);
       step(Fault::kSentTwice, say(text, " twice"), &Protocol::repeat_order, s);
     }
-    step(Fault::kServerKilled, say("ps ", s, " dies, another one begins"), &Protocol::kill_server,
-         s);
+    step(Fault::kServerKilled, say("ps ", s, " dies and is restarted"), &Protocol::kill_server, s);
   }
 
   void coordinator_steps() {
     const auto cause = from_.has_loss ? std::nullopt : std::optional(Fault::kServerSuspected);
-    step(cause, say("all go back to the version"), &Protocol::roll_back);
-    step(Fault::kCoordinatorKilled, say("all begins again"), &Protocol::restart_job);
+    step(cause, say("all servers roll back to the version"), &Protocol::roll_back);
+    step(Fault::kCoordinatorKilled, say("all processes restart"), &Protocol::restart_job);
     if (from_.phase >= Phase::kClosing) return;
     version_steps();
     if (!from_.ledger.failures().empty() && from_.ledger.is_drained()) {
-      step({}, say("the program sees the failure"), &Protocol::raise_failures);
+      step({}, say("the program receives the failure"), &Protocol::raise_failures);
     }
     if (std::cmp_greater_equal(from_.ledger.num_running(), options_.num_workers)) return;
     const bool is_paused = options_.bug != PlantedBug::kClosuresGivenOutWhilePaused &&
@@ -440,23 +442,24 @@ class Steps {
   }
 
   void dispatch_steps(std::uint64_t number) {
-    const std::string text = say("closure ", number, " is given out");
+    const std::string text = say("closure ", number, " is dispatched");
     step({}, text, &Protocol::dispatch, number, 1);
     step(Fault::kGivenOutTwice, say(text, " twice"), &Protocol::dispatch, number, 2);
   }
 
   void version_steps() {
     if (from_.phase == Phase::kRunning && from_.versions_left > 0) {
-      step({}, say("a version begins: the queue pauses"), &Protocol::begin_version);
+      step({}, say("the save of a version begins: the queue pauses"), &Protocol::begin_version);
     }
     const bool is_between = options_.bug == PlantedBug::kVersionDuringInterruption
                                 ? from_.ledger.num_running() == 0
                                 : from_.ledger.is_between_closures();
     if (from_.phase == Phase::kPausing && is_between) {
-      step({}, say("no closure is under way"), &Protocol::begin, Phase::kFreezing);
+      step({}, say("no closure is running"), &Protocol::begin, Phase::kFreezing);
     }
     if (from_.phase <= Phase::kPausing) return;
-    step(Fault::kVersionGivenUp, say("the version is given up"), &Protocol::give_up_version);
+    step(Fault::kVersionGivenUp, say("the save of the version is abandoned"),
+         &Protocol::give_up_version);
   }
 
   const ModelOptions& options_;
@@ -517,7 +520,7 @@ class Bytes {
 
  private:
   void add_one(std::uint64_t number) {
-    TUTTI_CHECK(number < 256, "the model counts in bytes");
+    TUTTI_CHECK(number < 256, "a number of the model exceeds 255");
     text.push_back(static_cast<char>(number));
   }
 };
@@ -598,15 +601,15 @@ std::string violation(const ModelState& state) {
     if (!is_finished && !is_to_be_seen) continue;
     for (std::size_t s = 0; s < state.servers.size(); ++s) {
       if (state.servers[s].counts[content] == 1) continue;
-      return concat("closure ", number, " finished, and ps ", s, " did not count it");
+      return concat("closure ", number, " finished, but ps ", s, " did not count it");
     }
   }
   return "";
 }
 
 std::string why_not_ended(const ModelState& state) {
-  if (!is_serving(state) || state.phase != Phase::kRunning) return "servers are not open";
-  if (!state.ledger.is_drained()) return "closures wait or run";
+  if (!is_serving(state) || state.phase != Phase::kRunning) return "the servers are not open";
+  if (!state.ledger.is_drained()) return "closures are queued or running";
   for (std::size_t s = 0; s < state.servers.size(); ++s) {
     for (const std::uint8_t content : state.contents) {
       if (state.servers[s].counts[content] == 1 || (state.given_up & bit(content)) != 0) continue;

@@ -146,8 +146,8 @@ std::vector<ModelSuccessor> successors(const ModelOptions& options, const ModelS
 /// every finished closure that is not being repeated; a version contains each closure entirely or
 /// not at all.
 std::string violation(const ModelState& state);
-/// Returns "" if all work has ended, otherwise the reason why not. Requires: `state` has no next
-/// step.
+/// Returns "" if all work has ended, otherwise the reason why not. Requires: only faults are
+/// possible in `state`.
 std::string why_not_ended(const ModelState& state);
 /// Returns the state as bytes, which are equal for states that differ only in irrelevant details or
 /// in the numbering of servers.

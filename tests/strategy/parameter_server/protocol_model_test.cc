@@ -1,7 +1,8 @@
 // Tests the coordinator's protocol in every state that a few workers and servers can reach.
 // SPDX-License-Identifier: Apache-2.0
 //
-// TUTTI_MODEL_BOUNDS="closures faults versions" replaces the bounds below.
+// The environment variable TUTTI_MODEL_BOUNDS="closures faults versions" replaces the bounds of the
+// tests.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -23,7 +24,7 @@ const char* other_bounds() { return std::getenv("TUTTI_MODEL_BOUNDS"); }
 /// otherwise `usual`.
 ModelOptions bounds(ModelOptions usual) {
   if (other_bounds() == nullptr) return usual;
-  ::alarm(0);  // the test's time limit is for hangs, but a larger search may take longer
+  ::alarm(0);  // cancels the time limit, which a larger search may exceed
   usual.faults.clear();
   std::istringstream in(other_bounds());
   in >> usual.num_closures >> usual.num_faults >> usual.num_versions;
@@ -88,7 +89,7 @@ class PlantedBugTest : public ::testing::TestWithParam<std::tuple<PlantedBug, Mo
   }
 };
 
-TEST_P(PlantedBugTest, IsFoundWithShortestTrace) {
+TEST_P(PlantedBugTest, IsFoundWithTrace) {
   const ModelCheckResult result = check_model(planted(), kMostStates);
   print(planted(), result);
   std::printf("%s\n", trace_of(result).c_str());

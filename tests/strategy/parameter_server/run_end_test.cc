@@ -113,7 +113,8 @@ TEST_F(RunWithCoordinator, BrokenConnectionsDoNotEndRun) {
 TEST_F(RunWithCoordinator, ProcessExitsWhenJobGivesUpOnIt) {
   hear(VerdictKind::kJoined, self_);
   hear(VerdictKind::kStopped, self_);
-  EXPECT_THAT(end(), AllOf(StartsWith("1 "), HasSubstr("the job gave this process up: worker 1")));
+  EXPECT_THAT(end(),
+              AllOf(StartsWith("1 "), HasSubstr("the job declared this process lost: worker 1")));
 }
 
 TEST_F(RunWithCoordinator, LossOfControlServerEndsRun) {

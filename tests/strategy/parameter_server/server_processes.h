@@ -45,7 +45,7 @@ class RepeatingService final : public internal::VariableService {
   std::atomic<std::uint64_t> num_batches_{0};
 };
 
-/// All processes of job "ps". Thread-safe, except for start() and kill().
+/// All simulated processes of job "ps". Thread-safe, except for start() and kill().
 class ServerProcesses {
  public:
   explicit ServerProcesses(int count)
@@ -100,8 +100,8 @@ class ServerProcesses {
   std::vector<std::unique_ptr<Process>> processes_;
 };
 
-/// Job whose workers are threads and whose servers are behind connections. Every closure adds 1 to
-/// a number and to a row on each server, in two messages.
+/// Job whose workers are threads and whose servers are reached over RPC. Every closure adds 1 to a
+/// number and to a row on each server, in two messages.
 class CountingJob final : public CoordinatedStrategy {
  public:
   static constexpr std::int64_t kRows = 7;

@@ -204,7 +204,7 @@ TEST_F(SessionTest, ConnectErrorNamesMissingTask) {
                "did not reach worker 1 (127.0.0.1:");
 }
 
-/// One step of two replicas: each worker reads w once and sends one gradient to the task that
+/// In each step, each of the two workers fetches w once and sends one gradient to the task that
 /// stores w.
 TEST_F(SessionTest, EachValueAndGradientIsTransferredOnce) {
   SessionCluster cluster({{"ps", 1}, {"worker", 2}});
@@ -263,7 +263,7 @@ struct Trained {
 
 constexpr int kSteps = 6;
 
-/// Trains in one process with the same number of replicas.
+/// Trains in one process under MirroredStrategy.
 template <class Optimizer, class Options>
 Trained train_mirrored(int replicas, const Options& options) {
   const auto strategy = strategy_tests::mirrored(1, replicas);
@@ -384,7 +384,7 @@ TEST_F(SessionTest, NextClientReusesVariablesAndSlots) {
     const std::vector<Variable> w = {variable_on("/job:ps", "w", Tensor::ones({2}))};
     Sgd optimizer(w, {.learning_rate = 1.0, .momentum = 0.9});
     optimizer.apply_gradients(std::vector<Gradient>{Tensor::full({2}, 1.0)});
-    // v = 0.9 v - 1, w += v: 1 - 1, - 1.9, - 2.71.
+    // v = 0.9 v - 1 is -1, -1.9 and -2.71; adding v to w, which starts at 1, gives `expected`.
     const double expected[] = {0.0, -1.9, -4.61};
     EXPECT_NEAR(w[0].value().to_doubles()[0], expected[round], 1e-6);
   }
@@ -551,7 +551,7 @@ TEST_F(SessionTest, OperationsRunOnScopeDevice) {
                          "AddV2: /job:localhost/replica:0/task:0/device:CPU:3"));
 }
 
-/// Each gradient runs on the task of its operation, so no weight is transferred.
+/// Each gradient is computed on the task of its operation, so no weight is transferred.
 TEST_F(SessionTest, EachGradientRunsOnTaskOfItsOperation) {
   SessionCluster cluster({{"worker", 2}});
   Session session(cluster.target());

@@ -108,8 +108,7 @@ inline std::vector<OperationAnswer> obey(VariableStore& store, internal::StoreOr
   return store.start(std::move(batch))->wait(soon());
 }
 
-/// Returns the store's values, versions, steps and applied changes in this generation as text, for
-/// comparison.
+/// Returns the store's values, versions, step numbers and counts as text, for comparison.
 inline std::string state_of(VariableStore& store, std::uint64_t generation = 0) {
   using Kind = internal::StoreOrder::Kind;
   const auto answer = [&](Kind kind, std::vector<Operation> more = {}) {

@@ -33,7 +33,7 @@ Tensor gradient_of(int rank, std::uint64_t step, const Shape& shape = kShape) {
   return random_normal(shape, RandomKey{3, kUserPurpose, static_cast<std::uint64_t>(rank), step});
 }
 
-/// Returns an update by plain gradient descent with rate 1.
+/// Returns an update by plain gradient descent with learning rate 1.
 UpdateShard update_of(int rank, std::uint64_t step, int num_ranks, int num_to_aggregate) {
   UpdateShard update = descent(whole("w", kShape).id(), gradient_of(rank, step));
   update.scalars.iteration = static_cast<std::int64_t>(step);
@@ -208,7 +208,7 @@ TEST(SyncSteps, WaitingReadBlocksNoThread) {
       {update_of(0, 0, 2, 2), ReadShard{job.id, 0, 1}, ReadRows{job.id, rows_of({3}), 1}});
   EXPECT_FALSE(waiting->is_ready());
   EXPECT_ERROR((void)waiting->wait(Clock::system().now()), kDeadlineExceeded, "ps 0");
-  (void)job.read();  // meanwhile, other clients get answers
+  (void)job.read();  // meanwhile, another read is answered
   const auto other = job.clients[1].start({update_of(1, 0, 2, 2), ReadShard{job.id, 0, 1}});
   ASSERT_TRUE(waiting->is_ready());
   ASSERT_TRUE(other->is_ready());

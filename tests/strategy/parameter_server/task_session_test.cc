@@ -22,7 +22,7 @@ class TaskSession : public ::testing::Test {
   const HangWatchdog watchdog_{"a session", 100s};
 };
 
-/// Request that stores its answer.
+/// RPC call that stores its answer.
 class HeldCall final : public RpcCall {
  public:
   const RpcPeer& peer() const override { return peer_; }
@@ -196,8 +196,9 @@ TEST_F(TaskSession, InvalidOperationsAreRejected) {
   refused([](auto& each) { each.clear_inputs(); }, "inputs");
   refused([](auto& each) { each.clear_specs(); }, "expected outputs float32 [2]");
   refused([](auto& each) { each.mutable_specs(0)->set_dims(0, 3); }, "expected outputs");
-  refused([](auto& each) { each.mutable_specs(0)->set_dtype(99); }, "no type has number 99");
-  refused([](auto& each) { each.set_integers(0, 77); }, "attributes of kind 77");
+  refused([](auto& each) { each.mutable_specs(0)->set_dtype(99); },
+          "the number of a dtype, got 99");
+  refused([](auto& each) { each.set_integers(0, 77); }, "got kind 77");
   refused([](auto& each) { each.set_integers(0, 1); }, "a number is missing");
   refused([](auto& each) { each.add_integers(1); }, "more numbers");
   refused([](auto& each) { each.add_outputs(5); }, "1 outputs, got 2");
@@ -273,8 +274,8 @@ TEST(TaskProgram, MalformedProgramsAreRejected) {
     EXPECT_ERROR((void)internal::parse_program(program.SerializeAsString()), kDataLoss, part);
   };
   refused([](auto& each) { each.mutable_operations(0)->add_inputs(5); }, "value 5 is used before");
-  refused([](auto& each) { each.mutable_operations(0)->set_outputs(0, 0); }, "0 is made twice");
-  refused([](auto& each) { each.add_arguments(0); }, "value 0 is made twice");
+  refused([](auto& each) { each.mutable_operations(0)->set_outputs(0, 0); }, "0 is defined twice");
+  refused([](auto& each) { each.add_arguments(0); }, "value 0 is defined twice");
   refused([](auto& each) { each.add_kept()->set_value(9); }, "value 9 is used before");
   const std::string bytes = doubling().SerializeAsString();
   EXPECT_ERROR((void)internal::parse_program(bytes.substr(0, 7)), kDataLoss, "");

@@ -174,7 +174,7 @@ TEST_F(UpdateModes, ConcurrentWorkersAgreeOnVariablePlacement) {
       }
     };
     expect_no_error(run_apart(2, make_servers(num_servers), options, body));
-    EXPECT_EQ(values[0], values[1]) << "those of the client that came first";
+    EXPECT_EQ(values[0], values[1]) << "expected the first client's initial values";
   };
   using enum VariablePlacement;
   expect_places(3, kRoundRobin, {{8, 0}, {2, 1}, {4, 2}, {1, 0}, {1, 1}, {6, 2}});
@@ -219,7 +219,7 @@ TEST_F(UpdateModes, StopRequestAffectsOnlyRequestingWorker) {
   EXPECT_FALSE(one.stops_after(1));
   one.request_stop("a test");
   EXPECT_TRUE(one.stops_after(2));
-  EXPECT_FALSE(one.stops_after(3)) << "asked once";
+  EXPECT_FALSE(one.stops_after(3)) << "one request stops the worker once";
   EXPECT_FALSE(other.stops_after(2));
 }
 
@@ -337,8 +337,8 @@ TEST_F(UpdateModes, SingleWorkerMatchesOneDeviceInEveryMode) {
   }
 }
 
-/// A step needs the gradients of two workers. The third worker reads, then the other two complete
-/// three steps, so its gradient is late for all of them.
+/// A step needs the gradients of two workers. After the third worker has read its variables, the
+/// other two complete three steps, so the third worker's gradient is stale.
 TEST_F(UpdateModes, LateBackupGradientsAreDroppedAndCounted) {
   ParameterServerOptions options = options_of(UpdateMode::kSyncReplicas);
   options.replicas_to_aggregate = 2;
@@ -362,7 +362,7 @@ TEST_F(UpdateModes, LateBackupGradientsAreDroppedAndCounted) {
         gathering.meet();
         wait_for(made[0], 3), wait_for(made[1], 3);
       });
-      // The next gradient of this worker is in time: with worker 0's gradient, it completes step 4.
+      // The next gradient of this worker is in time: with worker 0's, it completes the fourth step.
       EXPECT_EQ(countdown.step(strategy), 9);
       ++made[worker];
     }
@@ -379,9 +379,9 @@ TEST_F(UpdateModes, LateBackupGradientsAreDroppedAndCounted) {
   EXPECT_EQ(total_of(&StoreCounts::num_sync_steps, servers), 8u);
 }
 
-/// A step needs the gradients of two workers, and each worker counts its own steps. When two
-/// workers have ended, the third one has a step left that no other worker joins. tf's token queue
-/// then returns OutOfRange.
+/// A step needs the gradients of two workers, and each worker runs four steps. When two workers
+/// have ended, the third one has a step left that no other worker joins. tf's token queue then
+/// returns OutOfRange.
 TEST_F(UpdateModes, ReadOfUnreachableStepFailsImmediately) {
   ParameterServerOptions options = options_of(UpdateMode::kSyncReplicas);
   options.replicas_to_aggregate = 2;
@@ -413,7 +413,8 @@ TEST_F(UpdateModes, ReadOfUnreachableStepFailsImmediately) {
   EXPECT_EQ(total_of(&StoreCounts::num_sync_steps, servers), 8u);
 }
 
-/// Like the test above, but the read is already waiting when the other worker ends.
+/// Like ReadOfUnreachableStepFailsImmediately, but the read is already waiting when the other
+/// worker ends.
 TEST_F(UpdateModes, PendingReadFailsWhenTooFewWorkersRemain) {
   const Services servers = make_servers(1);
   Gathering gathering(2);

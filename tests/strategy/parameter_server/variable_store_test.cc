@@ -297,8 +297,8 @@ std::vector<std::pair<std::vector<std::string>, Operation>> bad_operations() {
       {{"'w'", "got 4 at position 1"}, bad_rows},
       {{"'w'", "rank 2 of 2"}, bad_rank},
       {{"'w'", "[4, 2]", "[4]"}, update({}, plain, Tensor::ones({4}))},
-      {{"'w'", "sgd has 1 slots, got 0"}, update({}, momentum, fits)},
-      {{"'w'", "sgd has 0 slots, got 1"}, update({slot}, plain, fits)},
+      {{"'w'", "expected 1 slots for sgd, got 0"}, update({}, momentum, fits)},
+      {{"'w'", "expected 0 slots for sgd, got 1"}, update({slot}, plain, fits)},
       {{"'w'", "'other'"}, update({other}, momentum, fits)},
       {{"'w'"}, update({w}, momentum, fits)},
       {{"no shard"}, update({12345}, momentum, fits)},
@@ -456,7 +456,7 @@ TEST_F(VariableStore, CommandsFromDifferentRunOrGenerationAreRejected) {
   EXPECT_ERROR(order(Kind::kClose, 3), kAborted, "generation 4");
   EXPECT_ERROR(order(Kind::kFreeze, 3), kAborted, "generation 4");
   (void)order(Kind::kOpen, 4);
-  (void)order(Kind::kOpen, 4);  // changes nothing
+  (void)order(Kind::kOpen, 4);  // the store is already open
   OperationBatch other;
   other.operations = {internal::StoreOrder{.kind = Kind::kClose, .run = 2, .generation = 9}};
   EXPECT_ERROR(store.start(other)->wait(soon()), kAborted, "chief has exited");

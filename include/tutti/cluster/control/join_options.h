@@ -41,16 +41,16 @@ struct ControlOptions {
 struct HealthOptions {
   Duration heartbeat_every = durations::kHeartbeatEvery;
   /// Silence after which a member counts as stopped if the operating system reports its process as
-  /// stopped (only possible on the server's machine). It spans eight heartbeats, so that a single
-  /// late one has no effect.
+  /// stopped (only possible on the server's machine). The default spans eight heartbeats, so that a
+  /// single late heartbeat has no effect.
   Duration silent_after = durations::kSilentAfter;
   /// Silence after which a member counts as lost if its process is not known to have stopped. For
   /// example, all its threads may be asleep, or its machine or link may have failed. Shorter
-  /// silences have other causes, such as a restarting switch, a full queue or repeated packet loss.
-  /// A process on the server's machine with a thread that runs or waits for a processor counts as
-  /// alive indefinitely.
+  /// silences may have other causes, such as a restarting switch, a full queue or repeated packet
+  /// loss. A process on the server's machine with a thread that runs or waits for a processor
+  /// counts as alive indefinitely.
   Duration unreachable_after = durations::kUnreachableAfter;
-  /// Time that the other members wait in a collective for a missing member before a warning is
+  /// Time for which other members wait in a collective for a missing member before a warning is
   /// logged.
   Duration warn_stuck_after = durations::kSayAgainEvery;
   /// Time for which other members wait in a collective for a missing member before a fatal error is
@@ -75,8 +75,8 @@ struct JoinOptions {
   bool allow_insecure_network = false;
 };
 
-/// Options that determine how the workers of a job find, reach and watch each other. Must be equal
-/// on all workers, except for addresses.
+/// Options for connecting and monitoring the workers of a job. Must be equal on all workers, except
+/// for addresses.
 struct WorkerGroupOptions {
   /// Timeout for the workers to join at the start.
   Duration join_timeout = durations::kJoinTimeout;

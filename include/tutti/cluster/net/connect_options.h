@@ -15,7 +15,7 @@ class Interruption;  // cluster/net/socket.h
 /// Options for connect_ranks(). `way`, `key_prefix`, `secret` and `job_id` must be the same on all
 /// ranks; addresses and timeouts may differ.
 struct ConnectOptions {
-  /// kAuto: shared memory for ranks in the same user and network namespaces on the same machine, if
+  /// kAuto: shared memory for ranks of one user in the same network namespace of a machine, if
   /// there is enough memory; TCP for all other ranks. kSharedMemory and kTcp force one transport.
   enum class Way { kAuto, kSharedMemory, kTcp } way = Way::kAuto;
   /// TCP: address at which the other ranks reach this machine.
@@ -31,14 +31,15 @@ struct ConnectOptions {
   /// Prefix of the group's keys in the store; must differ between groups that exist at the same
   /// time.
   std::string key_prefix = "ranks";
-  /// Limit, in bytes, of the messages buffered because they arrived before their recv(). A
-  /// connection that exceeds it fails with kResourceExhausted.
+  /// Limit, in bytes, on this rank's messages that arrived before their recv(). A connection that
+  /// exceeds the limit fails with kResourceExhausted.
   std::size_t bytes_kept = std::size_t{1} << 30;
   /// Address space reserved for this rank's HostMemory, in bytes; an upper limit on its
   /// allocations. Less is reserved if the system limits file sizes.
   std::size_t place_bytes = std::size_t{1} << 34;
-  /// The job's secret: every connection begins with proofs that both sides know it. Default: the
-  /// secret in TUTTI_JOB_SECRET_FILE, if set. Required for addresses that other machines can reach.
+  /// Secret of the job. Every connection begins with proofs that both sides know the secret.
+  /// Default: the secret in TUTTI_JOB_SECRET_FILE, if set. Required for addresses that other
+  /// machines can reach.
   JobSecret secret = {};
   /// Id of the job; ranks of other jobs are refused. Default: TUTTI_JOB_ID.
   std::string job_id = {};

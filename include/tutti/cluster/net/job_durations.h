@@ -60,8 +60,8 @@ inline constexpr Duration kOneTry = std::chrono::seconds(1);
 /// Time that a waiting thread spins before it sleeps: about as long as waking it would take.
 inline constexpr Duration kSpin = std::chrono::microseconds(100);
 /// Time for which a thread that may not spin yields before it sleeps. An idle core takes longer
-/// than this to wake. Transfers of 1 KiB between 4 ranks on 2 cores took 145 us without yielding,
-/// 58 us with 20 us of yielding, and up to 100 us with 100 us.
+/// than this to wake. A transfer of 1 KiB between 4 ranks on 2 cores takes 145 us without yielding,
+/// 58 us with yielding for 20 us, and up to 100 us with yielding for 100 us.
 inline constexpr Duration kYield = std::chrono::microseconds(20);
 /// Time without acknowledgements after which a link counts as broken. On a fast link, the system
 /// retransmits after 0.2, 0.6, 1.4, 3 and 6.2 s. A link that is silent for 3 to 6 s is therefore

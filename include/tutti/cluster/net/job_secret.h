@@ -22,11 +22,11 @@ class JobSecret {
   explicit JobSecret(std::span<const std::byte> bytes);
   /// Generates a random secret.
   static JobSecret generate();
-  /// Reads a file. Throws kNotFound if it does not exist, and kInvalidArgument, with the path and a
-  /// remedy, if other users can read it or its length is out of range.
+  /// Reads the secret from a file. Throws kNotFound if it does not exist, and kInvalidArgument,
+  /// with the path and a remedy, if other users can read it or its length is out of range.
   static JobSecret from_file(const std::string& path);
-  /// Reads the file named by TUTTI_JOB_SECRET_FILE; returns an empty secret if the variable is not
-  /// set.
+  /// Reads the file named by TUTTI_JOB_SECRET_FILE; returns an unset secret if the variable is not
+  /// set or empty.
   static JobSecret from_environment();
 
   bool is_set() const { return page_ != nullptr; }

@@ -25,9 +25,9 @@ struct KubernetesResolverOptions {
 
 /// Cluster of pods that address each other by name. HOSTNAME "train-worker-1" is worker 1 of the
 /// set "train", whose tasks are at train-worker-0.train:2222 and so on; "train-1", as in a
-/// StatefulSet or an indexed Job, is worker 1 at train-1.train:2222. (A TFJob sets TF_CONFIG; use
-/// TfConfigResolver there.) Throws kFailedPrecondition or kInvalidArgument naming a missing or
-/// invalid variable.
+/// StatefulSet or an indexed Job, is task 1 of the only job, at train-1.train:2222. (A TFJob sets
+/// TF_CONFIG; use TfConfigResolver there.) Throws kFailedPrecondition or kInvalidArgument naming a
+/// missing or invalid variable.
 class KubernetesResolver : public ClusterResolver {
  public:
   explicit KubernetesResolver(const KubernetesResolverOptions& options = {},

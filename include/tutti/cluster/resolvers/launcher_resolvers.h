@@ -31,7 +31,7 @@ class MpiResolver : public ClusterResolver {
 
   std::string name() const override { return "MPI"; }
   ClusterSpec cluster_spec() const override { return cluster_; }
-  /// Returns the name that the launcher gives to this run; "" if there is none.
+  /// Returns TUTTI_JOB_ID or the launcher's id of this run; "" if neither is set.
   std::string job_id() const override { return job_id_; }
 
   int rank() const { return rank_; }

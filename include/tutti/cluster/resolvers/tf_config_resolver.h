@@ -14,7 +14,7 @@ namespace tutti {
 /// "worker": ["b:2222", "c:2222"]}, "task": {"type": "worker", "index": 1}, "rpc_layer": "grpc"}.
 /// If the variable is unset, empty or {}, the cluster is empty.
 ///
-/// The constructor validates everything: types of values, unique host:port addresses, the task's
+/// The constructor validates TF_CONFIG: types of values, unique host:port addresses, the task's
 /// index in the cluster, and at most one chief and one evaluator. Throws kInvalidArgument with one
 /// line "TF_CONFIG.<path>: expected <what>, got <found>; <remedy>".
 class TfConfigResolver : public ClusterResolver {

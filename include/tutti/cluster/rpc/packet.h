@@ -1,4 +1,4 @@
-// Packet: a message between two processes, with a small head and a payload that is not copied.
+// Packet: a message between two processes, with a small head and a payload that is sent uncopied.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22,9 +22,9 @@ struct SharedBytes {
 };
 
 /// Message with a head that the receiver parses (at most kLongestHead bytes) and a payload that is
-/// passed on without a copy, in chunks. The head describes the payload. The receiver gets the bytes
-/// in order, usually in one chunk aligned to 64 bytes. Within a process, it gets the sender's
-/// chunks; a reply over gRPC keeps the chunks in which it arrived. A value type.
+/// sent in chunks, without copying large ones. The head describes the payload. The receiver gets
+/// the bytes in order, usually in one chunk aligned to 64 bytes. Within a process, it gets the
+/// sender's chunks; a reply over gRPC keeps the chunks in which it arrived. A value type.
 struct Packet {
   std::vector<std::byte> head = {};
   std::vector<SharedBytes> payload = {};

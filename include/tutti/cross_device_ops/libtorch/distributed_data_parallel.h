@@ -52,18 +52,19 @@ class NoSync {
 ///
 /// All ranks begin with the parameters and buffers of rank 0. Gradients become views of buckets,
 /// and each bucket is reduced as soon as backward() has filled it, while the backward pass
-/// continues. If this rank did not use a parameter, its gradient counts as 0; if no rank used it,
-/// the gradient stays unchanged. This needs no option. When backward() returns, the gradients are
-/// the means. backward() throws tutti::Error if a rank exits, does not join or makes another call;
-/// the communicator is then closed.
+/// continues. If this rank did not use a parameter, the gradient counts as 0; if no rank used the
+/// parameter, the gradient stays unchanged. Unused parameters need no option. When backward()
+/// returns, the gradients are the means. backward() throws tutti::Error if a rank exits, does not
+/// join or makes a different call; the communicator is then unusable.
 ///
 /// Every rank makes the same forward and backward passes, each of which uses at least one
-/// parameter. `Module` is a module holder (torch::nn::Linear, or one made by TORCH_MODULE) or a
+/// parameter. `Module` is a module holder (torch::nn::Linear, or a class made by TORCH_MODULE) or a
 /// std::shared_ptr of a module. Parameters are dense and on the CPU, and must not be added, removed
-/// or converted after construction; those that need no gradient are ignored. If the ranks' parts of
-/// a batch have equal sizes, the mean over ranks is the gradient of the mean over the whole batch.
+/// or converted after construction; parameters that require no gradient are not trained. If the
+/// ranks' parts of a batch have equal sizes, the mean over ranks is the gradient of the mean over
+/// the whole batch.
 ///
-/// Not thread-safe. Parameters and gradients outlive this object.
+/// Not thread-safe. Parameters and gradients stay valid after this object is destroyed.
 template <class Module>
 class DistributedDataParallel {
  public:

@@ -112,9 +112,9 @@ class GradientBuckets {
     while (next_ < buckets_.size() && buckets_[next_].num_missing == 0) start(buckets_[next_++]);
   }
 
-  // Owned by autograd's callback for the end of a backward pass, so that it is destroyed even if
-  // the pass throws early. Its destructor waits for reductions already started, which must not
-  // write into gradients afterwards.
+  // State of a backward pass. It is owned by autograd's callback for the end of the pass, so that
+  // it is destroyed even if the pass throws early. Its destructor waits for reductions already
+  // started, which must not write into gradients afterwards.
   struct Pass {
     explicit Pass(GradientBuckets& of) : buckets(of) {}
     ~Pass() {

@@ -15,16 +15,17 @@
 namespace tutti::torch {
 
 /// Optimizer with ZeRO stage 1: each rank keeps the optimizer's state (Adam: two numbers per
-/// weight) only for its own parameters, updates these parameters, and gathers the others from the
-/// ranks that updated them. Equivalent of PyTorch's ZeroRedundancyOptimizer.
+/// weight) only for its own parameters, updates these parameters, and gathers the other parameters
+/// from the ranks that updated them. Equivalent of PyTorch's ZeroRedundancyOptimizer.
 ///
 ///     tutti::torch::ShardedOptimizer<torch::optim::Adam> optimizer(
 ///         model->parameters(), ranks, torch::optim::AdamOptions(1e-3));
 ///
 /// Parameters are assigned whole, the largest first, each to the rank that has the fewest elements
-/// so far. An optimizer that treats each parameter separately therefore gives the same bits as one
-/// process with the same gradients. DistributedDataParallel makes the gradients of all ranks equal.
-/// Parameters move into one buffer per type, where they are gathered without a copy.
+/// so far. An optimizer that treats each parameter separately therefore gives results that are
+/// bit-identical to those of one process with the same gradients. DistributedDataParallel makes the
+/// gradients of all ranks equal. Parameters move into one buffer per type, where they are gathered
+/// without a copy.
 ///
 /// Every rank must make the same calls. Not thread-safe. The parameters must outlive this object.
 template <class Optimizer>

@@ -140,8 +140,8 @@ inline std::vector<::torch::Tensor> trained_parameters(const ::torch::nn::Module
   return found;
 }
 
-/// Consecutive tensors of one type, in memory that collectives access without a copy. Each begins
-/// at a multiple of 64 bytes; padding is 0. Views keep the memory alive.
+/// Consecutive tensors of one type, in memory that collectives access without a copy. Each tensor
+/// begins at a multiple of 64 bytes; padding is 0. Views keep the memory alive.
 class FlatMemory {
  public:
   /// Reserves space for `tensor`; returns the index of its first element.

@@ -32,20 +32,20 @@ struct MpiOptions {
   Duration timeout = durations::kJoinTimeout;
 };
 
-/// Connects this rank to all others. Collective: all ranks call it; calls for groups with the same
-/// name must be made in the same order on all ranks. The first use of MPI in a process initialises
-/// it unless the program has done so, and all processes of the job wait for each other in that
-/// initialisation (docs/mpi.md). Throws kDeadlineExceeded naming the ranks that did not join,
-/// kInvalidArgument for processes and ranks out of range, kUnimplemented in a build without MPI and
-/// in a process that no MPI launcher started, and kFailedPrecondition after MPI_Finalize and if the
-/// program initialised MPI for one thread.
+/// Connects this rank to all other ranks. Collective: all ranks call it; calls for groups with the
+/// same name must be made in the same order on all ranks. The first use of MPI in a process
+/// initialises it unless the program has done so, and all processes of the job wait for each other
+/// in that initialisation (docs/mpi.md). Throws kDeadlineExceeded naming the ranks that did not
+/// join, kInvalidArgument for processes and ranks out of range, kUnimplemented in a build without
+/// MPI and in a process that no MPI launcher started, and kFailedPrecondition after MPI_Finalize
+/// and if the program initialised MPI for one thread.
 ///
 /// The transport has no thread: a thread that waits for a Work object (or tests it) moves the bytes
 /// of all Work objects. Bodies of up to 16 KiB are sent at once and buffered by the receiver;
-/// longer ones, of any size, wait for their recv() and are then sent in chunks. MPI accesses only
+/// longer bodies, of any size, wait for their recv() and are then sent in chunks. MPI accesses only
 /// copies, so destroying a Work object never waits for a peer. When a rank destroys its transport,
 /// the other ranks get kUnavailable after its last message. If a process ends without finalising
-/// MPI, its launcher notices.
+/// MPI, its launcher, not the transport, detects the failure.
 std::shared_ptr<Transport> mpi_transport(const MpiOptions& options = {});
 
 }  // namespace tutti

@@ -33,8 +33,8 @@ struct SessionRunContext {
   void request_stop() { is_asked_to_stop = true; }
 };
 
-/// Hook of Estimator::train(). Hooks are called in list order on the thread that called train(),
-/// outside replicas, on all workers. tf.estimator.SessionRunHook.
+/// Interface for hooks of Estimator::train(). Hooks are called in list order on the thread that
+/// called train(), outside replicas, on all workers. tf.estimator.SessionRunHook.
 class SessionRunHook {
  public:
   virtual ~SessionRunHook() = default;
@@ -62,7 +62,7 @@ class StopAtStepHook : public SessionRunHook {
   std::int64_t last_step_ = 0;
 };
 
-/// Hook that checks the loss of each step; every train() call has one. If the loss is NaN or
+/// Hook that checks the loss of each step; every train() call adds this hook. If the loss is NaN or
 /// infinite, throws kOutOfRange, naming the step, or only ends training if fail_on_nan_loss is
 /// false. Equivalent of tf's NanTensorHook.
 class NanTensorHook : public SessionRunHook {
@@ -119,22 +119,22 @@ enum class EstimatorMode { kTrain, kEval, kPredict };
 /// Result of a model function for a batch; values that the mode does not need may be omitted.
 /// tf.estimator.EstimatorSpec.
 struct EstimatorSpec {
-  /// kPredict: [rows, ...].
+  /// For kPredict: predictions of shape [rows, ...].
   Tensor predictions = {};
-  /// kTrain, kEval: one loss per example, [rows, ...], averaged over the global batch; or the mean
-  /// over this replica's rows, [], which is then divided by the number of replicas.
+  /// For kTrain and kEval: one loss per example, [rows, ...], averaged over the global batch; or
+  /// the mean over this replica's rows, [], which is averaged over replicas.
   Tensor loss = {};
   /// For kTrain: the optimizer's name or options. Replaces tf's train_op.
   std::optional<OptimizerSpec> optimizer = std::nullopt;
-  /// kEval: named values of shape [examples] or []. evaluate() returns their means over all
+  /// For kEval: named values of shape [rows] or []. evaluate() returns their means over all
   /// batches.
   std::vector<std::pair<std::string, Tensor>> eval_metrics = {};
 };
 
 /// Function that creates a model (or variables) and calls it. Runs for each batch of each replica,
 /// in the replica, on any thread. Every call gets the variables that the first call created. So all
-/// calls must create the same variables in the same order in every mode, and must not store them.
-/// `labels` is undefined if the data has no labels.
+/// calls must create the same variables in the same order in every mode, and must not keep
+/// variables after they return. `labels` is undefined if the data has no labels.
 using ModelFn =
     std::function<EstimatorSpec(const Tensor& features, const Tensor& labels, EstimatorMode mode)>;
 
@@ -159,10 +159,11 @@ class InputFn {
 struct RunConfig {
   /// Path of the folder for checkpoints and TensorBoard events; must be set.
   std::string model_dir;
-  /// Strategies; default: one replica on the first device. predict() uses eval_distribute, too.
+  /// Strategies; default: one replica on the first device. evaluate() and predict() use
+  /// eval_distribute.
   std::shared_ptr<Strategy> train_distribute = nullptr;
   std::shared_ptr<Strategy> eval_distribute = nullptr;
-  /// Number of steps between checkpoints. Unless it is 0, the last step is also saved.
+  /// Number of steps between checkpoints; unless 0, the last step is also saved.
   std::int64_t save_checkpoints_steps = 500;
   int keep_checkpoint_max = 5;  // 0: all
   std::int64_t save_summary_steps = 100;
@@ -170,7 +171,8 @@ struct RunConfig {
 };
 
 /// Options for Estimator::train(). Without steps and max_steps, training ends when the data ends or
-/// a hook requests it. For infinite data, set steps or max_steps or use such a hook.
+/// a hook requests it. For infinite data, set steps or max_steps, or use a hook that requests a
+/// stop.
 struct EstimatorTrainOptions {
   std::optional<std::int64_t> steps = std::nullopt;  // steps of this call
   std::optional<std::int64_t> max_steps =
@@ -186,7 +188,7 @@ struct EstimatorEvalOptions {
 
 /// Trains, evaluates and predicts with a model function. Each call creates its variables under
 /// train_distribute or eval_distribute, with the values of the newest checkpoint. So a restarted
-/// program continues from that checkpoint, but its data starts from the beginning (tf's rule). All
+/// program continues from that checkpoint, but reads its data from the beginning, as in tf. All
 /// workers must make the same calls. Throws kFailedPrecondition inside a scope or replica. Not
 /// thread-safe. tf.estimator.Estimator.
 class Estimator {
@@ -209,22 +211,23 @@ class Estimator {
   /// kFailedPrecondition on a second call, and the same errors as ClusterCoordinator.
   std::optional<int> serve(const InputFn& input_fn);
   /// Same as train(), but asynchronous, on the workers that called serve(). Each step of a worker
-  /// counts as one step; if a worker is lost, other workers repeat its steps. Also ends when a
-  /// worker runs out of data. If a hook requests a stop, the running steps (two per worker) are
-  /// finished first.
+  /// counts as one step; if a worker is lost, other workers repeat its steps. Training also ends
+  /// when a worker runs out of data. If a hook requests a stop, the running steps (two per worker)
+  /// are finished first.
   Estimator& train_on_workers(EstimatorTrainOptions options = {});
-  /// Returns "global_step", plus "loss" and the metrics averaged over all examples. Also writes
-  /// them to model_dir/eval for TensorBoard. Like predict(), throws kNotFound if there is no
-  /// checkpoint.
+  /// Returns "global_step", plus "loss" and the metrics averaged over all examples. Also writes the
+  /// values to model_dir/eval for TensorBoard, unless save_summary_steps is 0. Throws kNotFound if
+  /// there is no checkpoint.
   Logs evaluate(const InputFn& input_fn, EstimatorEvalOptions options = {});
-  /// Returns the predictions for all rows, in row order, in host memory.
+  /// Returns the predictions for all rows, in row order, in host memory. Throws kNotFound if there
+  /// is no checkpoint.
   Tensor predict(const InputFn& input_fn, EstimatorEvalOptions options = {});
 
   const std::string& model_dir() const { return config_.model_dir; }
   const RunConfig& config() const { return config_; }
-  /// Variables of the last call, with the values that they had at its end.
+  /// Returns the variables of the last call, with their values at the end of that call.
   const std::vector<Variable>& variables() const { return variables_; }
-  /// Total number of updates at the end of the last call; 0 before the first call.
+  /// Returns the total number of updates at the end of the last call; 0 before the first call.
   std::int64_t global_step() const { return global_step_; }
 
  private:

@@ -13,8 +13,8 @@ namespace tutti {
 
 // Activation functions by name.
 
-/// An activation function: elementwise, except for softmax, which works along the last axis. A
-/// value type.
+/// An activation function. Elementwise, except for softmax and log_softmax, which work along the
+/// last axis. A value type.
 struct ActivationFunction {
   std::string name = "linear";
   Tensor (*apply)(const Tensor& x) = nullptr;
@@ -26,10 +26,10 @@ struct ActivationFunction {
   Tensor operator()(const Tensor& x) const { return apply ? apply(x) : x; }
 };
 
-/// Returns a function by name: linear (also ""), relu, sigmoid, tanh, softmax, log_softmax,
-/// softplus, softsign, elu, selu, gelu (exact), gelu_tanh, swish (silu), hard_swish (hard_silu),
-/// mish, relu6, leaky_relu (slope 0.2), exponential, hard_sigmoid (x / 6 + 0.5, clipped). Throws
-/// kInvalidArgument for any other name, listing these.
+/// Returns the activation function called `name`: linear (also ""), relu, sigmoid, tanh, softmax,
+/// log_softmax, softplus, softsign, elu, selu, gelu (exact), gelu_tanh, swish (silu), hard_swish
+/// (hard_silu), mish, relu6, leaky_relu (slope 0.2), exponential, hard_sigmoid (x / 6 + 0.5,
+/// clipped). Throws kInvalidArgument for any other name, listing these.
 ActivationFunction find_activation(std::string_view name);
 
 // Activation layers.
@@ -49,7 +49,7 @@ class Activation : public LayerOf<Activation> {
 };
 
 struct ReluOptions {
-  /// Upper bound of the result.
+  /// Upper bound of the result; nullopt: none.
   std::optional<double> max_value = std::nullopt;
   /// Slope below the threshold, where the result is negative_slope * (x - threshold). At the
   /// threshold the result is 0, as in Keras's code, although Keras's documentation specifies x.
@@ -59,7 +59,7 @@ struct ReluOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// max(x, 0), or Keras's ReLU with the given options.
+/// max(x, 0) by default; in general, Keras's ReLU with the given options.
 class Relu : public LayerOf<Relu, Activation> {
  public:
   explicit Relu(ReluOptions options = {});

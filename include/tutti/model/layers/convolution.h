@@ -44,7 +44,7 @@ class ImageConvolution : public Layer {
 struct Conv2DOptions {
   Size2D strides = 1;
   std::string padding = "valid";  // or "same"
-  /// Distance between adjacent elements of the window, in pixels.
+  /// Distance between adjacent elements of the kernel, in pixels of the input.
   Size2D dilation_rate = 1;
   /// Number of groups into which channels and filters are split; groups are convolved separately.
   std::int64_t groups = 1;
@@ -61,8 +61,8 @@ struct Conv2DOptions {
 };
 
 /// [batch, height, width, in] -> [batch, out_height, out_width, filters], kernel [kernel_height,
-/// kernel_width, in / groups, filters], bias [filters]. The bias, and the activation if it is relu,
-/// sigmoid or tanh, are computed in the same pass.
+/// kernel_width, in / groups, filters], bias [filters]. With a bias, the bias and the activations
+/// relu, sigmoid and tanh are computed in the same pass as the convolution.
 class Conv2D : public LayerOf<Conv2D, internal::ImageConvolution<Conv2DOptions>> {
  public:
   Conv2D(std::int64_t filters, Size2D kernel_size, Conv2DOptions options = {});
@@ -155,8 +155,8 @@ struct Conv2DTransposeOptions {
 };
 
 /// Transposed convolution: [batch, height, width, in] -> [batch, height * stride, width * stride,
-/// filters] with "same"; "valid" adds max(0, kernel - stride) to height and width. Kernel
-/// [kernel_height, kernel_width, filters, in], bias [filters].
+/// filters] with "same"; "valid" adds max(0, size of the dilated kernel - stride) to height and
+/// width. Kernel [kernel_height, kernel_width, filters, in], bias [filters].
 class Conv2DTranspose
     : public LayerOf<Conv2DTranspose, internal::ImageConvolution<Conv2DTransposeOptions>> {
  public:

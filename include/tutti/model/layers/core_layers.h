@@ -87,7 +87,7 @@ class Embedding : public LayerOf<Embedding> {
   EmbeddingOptions options_;
 };
 
-// Learnt positions.
+// The layer of learnt position embeddings.
 
 struct PositionEmbeddingOptions {
   Initializer embeddings_initializer = "glorot_uniform";

@@ -37,8 +37,8 @@ class Dropout : public LayerOf<Dropout, Disturbing> {
   Tensor disturbed(const Tensor& x, const RandomKey& key) const override;
 };
 
-/// Adds normal noise with this standard deviation to the input in training. As with Dropout, a
-/// repeated step draws the same random numbers.
+/// In training, adds normally distributed noise with standard deviation `stddev` to the input. As
+/// with Dropout, a repeated step draws the same random numbers.
 class GaussianNoise : public LayerOf<GaussianNoise, Disturbing> {
  public:
   explicit GaussianNoise(double stddev, LayerOptions options = {});
@@ -47,8 +47,8 @@ class GaussianNoise : public LayerOf<GaussianNoise, Disturbing> {
   Tensor disturbed(const Tensor& x, const RandomKey& key) const override;
 };
 
-/// In training, multiplies the input by normal noise with mean 1 and stddev sqrt(rate / (1 -
-/// rate)).
+/// In training, multiplies the input by normally distributed noise with mean 1 and standard
+/// deviation sqrt(rate / (1 - rate)).
 class GaussianDropout : public LayerOf<GaussianDropout, Disturbing> {
  public:
   explicit GaussianDropout(double rate, LayerOptions options = {});

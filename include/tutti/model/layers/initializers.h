@@ -17,12 +17,13 @@ namespace tutti {
 class Initializer {
  public:
   using Function = std::function<Tensor(const Shape&, const InitializerContext&)>;
-  /// Function that returns the distribution of the values of a weight of this shape.
+  /// Function that returns the distribution of the values of a weight of the given shape.
   using Distribution = std::function<ValueGenerator(const Shape&)>;
 
   /// `name`: zeros, ones, glorot_uniform, glorot_normal, he_uniform, he_normal, lecun_uniform,
   /// lecun_normal, orthogonal, identity, uniform (random_uniform), normal (random_normal),
-  /// truncated_normal, variance_scaling. Throws kInvalidArgument for any other name, listing these.
+  /// truncated_normal, variance_scaling, constant (0). Throws kInvalidArgument for any other name,
+  /// listing these.
   Initializer(const char* name) : Initializer(std::string(name)) {}
   Initializer(const std::string& name);
   /// `call`: the call that recreates the initializer, as Model::save() writes it: ["constant",
@@ -35,8 +36,8 @@ class Initializer {
       : name_(std::move(name)), call_(std::move(call)), distribution_(std::move(distribution)) {}
 
   const std::string& name() const { return name_; }
-  /// Returns the call that recreates the initializer. For a custom initializer, returns its name,
-  /// for which from_json() returns zeros(); saved files contain the actual values.
+  /// Returns the call that recreates the initializer. For a custom initializer, returns [name], for
+  /// which from_json() returns an initializer of zeros; saved files contain the actual values.
   Json to_json() const;
   static Initializer from_json(const Json& call);
   /// Returns the initializer for this shape. Values are drawn in float32, then converted to
@@ -64,35 +65,36 @@ struct VarianceScalingOptions {
   FanMode mode = FanMode::kIn;
   Distribution distribution = Distribution::kTruncatedNormal;
 };
-/// Random values with variance scale / fan.
+/// Returns an initializer that draws values with variance scale / fan.
 Initializer variance_scaling(VarianceScalingOptions options = {});
 
-/// 0, 1 or `value` everywhere.
+/// Return initializers that set every element to 0, 1 or `value`.
 Initializer zeros();
 Initializer ones();
 Initializer constant(double value);
-/// Copies of `values`, which must have the weight's shape.
+/// Returns an initializer that copies `values`, which must have the weight's shape.
 Initializer values(const Tensor& values);
 /// Returns an initializer that draws uniformly from [low, high).
 Initializer random_uniform(double low = -0.05, double high = 0.05);
-/// Normal with this mean and standard deviation.
+/// Normal distribution with the given mean and standard deviation.
 Initializer random_normal(double mean = 0.0, double stddev = 0.05);
-/// Normal, but values beyond two standard deviations are redrawn.
+/// Normal distribution; values more than two standard deviations from the mean are redrawn.
 Initializer truncated_normal(double mean = 0.0, double stddev = 0.05);
-/// Uniform in [-a, a) with a = sqrt(6 / (fan_in + fan_out)).
+/// Uniform distribution in [-a, a) with a = sqrt(6 / (fan_in + fan_out)).
 Initializer glorot_uniform();
-/// Truncated normal with variance 2 / (fan_in + fan_out).
+/// Truncated normal distribution with variance 2 / (fan_in + fan_out).
 Initializer glorot_normal();
-/// Uniform in [-a, a) with a = sqrt(6 / fan_in).
+/// Uniform distribution in [-a, a) with a = sqrt(6 / fan_in).
 Initializer he_uniform();
-/// Truncated normal with variance 2 / fan_in.
+/// Truncated normal distribution with variance 2 / fan_in.
 Initializer he_normal();
-/// Uniform in [-a, a) with a = sqrt(3 / fan_in).
+/// Uniform distribution in [-a, a) with a = sqrt(3 / fan_in).
 Initializer lecun_uniform();
-/// Truncated normal with variance 1 / fan_in.
+/// Truncated normal distribution with variance 1 / fan_in.
 Initializer lecun_normal();
-/// Viewed as a matrix [product of the leading dimensions, last dimension], the weight has
-/// orthonormal columns or rows, whichever are fewer, multiplied by `gain`. Requires rank >= 2.
+/// Returns an initializer of weights that, as a matrix [product of the leading dimensions, last
+/// dimension], have orthonormal columns or rows (whichever are fewer), multiplied by `gain`.
+/// Requires: rank >= 2.
 Initializer orthogonal(double gain = 1.0);
 /// `gain` on the diagonal of a matrix, 0 elsewhere.
 Initializer identity(double gain = 1.0);

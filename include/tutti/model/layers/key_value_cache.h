@@ -14,9 +14,10 @@ namespace tutti {
 /// Keys and values of the steps that a model has processed. `cache.call(model, tokens)` computes
 /// only the steps of `tokens`, which continue the steps of earlier calls. Its results equal those
 /// of one call with all steps. Use it for models whose steps interact only in MultiHeadAttention
-/// with .use_causal_mask (e.g. in TransformerBlock); recurrent layers, convolutions and pooling
-/// over steps throw kUnimplemented. The number of values stored per attention layer is 2 * batch *
-/// steps * key-value heads * features. Not thread-safe. New sequences need a new cache.
+/// with .use_causal_mask (e.g. in TransformerBlock); recurrent layers, and convolutions and pooling
+/// over steps, throw kUnimplemented. The number of values stored per attention layer is batch *
+/// steps * key-value heads * (key_dim + value_dim). Not thread-safe. New sequences need a new
+/// cache.
 class KeyValueCache {
  public:
   /// Returns the result of `model` for the next steps [batch, steps, ...], in inference mode.
@@ -27,7 +28,8 @@ class KeyValueCache {
   std::int64_t steps() const { return steps_; }
 
   /// For layers: appends keys and values, and returns the keys and values of all steps, [batch,
-  /// heads, steps, length]. Layers must call it in the same order in every call to the model.
+  /// heads, steps, features per head]. Layers must call it in the same order in every call to the
+  /// model.
   std::pair<Tensor, Tensor> appended(const Tensor& key, const Tensor& value);
 
  private:

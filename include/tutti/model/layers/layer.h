@@ -54,12 +54,12 @@ class MaskScope {
 enum class MaskUse { kEnds, kKeeps, kOwn };
 
 /// Data types of a layer: weights have the type `variable`, and floating-point inputs are cast to
-/// `compute`. A value type. keras.DTypePolicy.
+/// `compute`. A value type. Corresponds to keras.DTypePolicy.
 struct DTypePolicy {
   DTypePolicy() = default;
   /// `policy`: "float32", "float64", "mixed_bfloat16" or "mixed_float16". The mixed policies have
   /// weights in float32 and compute in the 16-bit type (on CPUs in float32, rounding each result).
-  /// Throws kInvalidArgument for another name, listing these.
+  /// Throws kInvalidArgument for any other name, listing these.
   DTypePolicy(const std::string& policy);
   DTypePolicy(const char* policy) : DTypePolicy(std::string(policy)) {}
 
@@ -69,7 +69,7 @@ struct DTypePolicy {
 };
 
 /// Set and return the policy for layers created later, on all threads (default "float32"). Set it
-/// before creating the model. keras.config.set_dtype_policy.
+/// before creating the model. Corresponds to keras.config.set_dtype_policy.
 void set_dtype_policy(const DTypePolicy& policy);
 DTypePolicy dtype_policy();
 
@@ -185,8 +185,8 @@ class Layer {
   /// Enables rematerialisation: tapes keep only the layer's inputs and recompute other tensors in
   /// the backward pass. Saves memory at the cost of a second forward pass. Results do not change,
   /// because the second pass reuses random numbers, masks and statistics of the first. The layer
-  /// must exist until the gradient is computed. jax.checkpoint, torch.utils.checkpoint,
-  /// tf.recompute_grad.
+  /// must exist until the gradient is computed. Corresponds to jax.checkpoint,
+  /// torch.utils.checkpoint and tf.recompute_grad.
   void set_remat(bool remat = true);
   bool is_remat() const;
 
@@ -212,8 +212,8 @@ class Layer {
     std::int64_t random_number = 0;  // part of this layer's random keys
     bool frozen = false;
   };
-  /// Returns the extras of this layer and all its sub-layers, in the order in which they were
-  /// added.
+  /// Returns the extras of this layer and of all its sub-layers, in the order in which the
+  /// sub-layers were added.
   std::vector<Extras> extras() const;
   /// Restores the values that extras() returned. Throws kInvalidArgument if the number of layers
   /// differs.
@@ -265,8 +265,8 @@ class Layer {
   virtual std::vector<Shape> build_all(std::span<const Shape> inputs);
   virtual std::vector<Tensor> call_all(std::span<const Tensor> inputs, CallContext context) const;
 
-  /// Returns how the layer treats the first input's mask (MaskScope). A layer that contains other
-  /// layers leaves this to them.
+  /// Returns how the layer treats the first input's mask (MaskScope). With kEnds, a layer that
+  /// contains other layers logs no warning, because those layers treat the mask.
   virtual MaskUse mask_use() const { return MaskUse::kEnds; }
 
   /// Creates a variable "<layer>/<options.name>" of the type dtype_policy().variable.
@@ -302,12 +302,12 @@ class Layer {
   void set_built(std::vector<Shape> inputs, std::vector<Shape> outputs);
   /// Adds a metric that call() updates and Model::fit reports.
   void add_metric(std::shared_ptr<Metric> metric);
-  /// Adds a loss [] of this call; it is minimised together with the other losses. The value is this
-  /// replica's; Model::fit() divides it by the number of replicas.
+  /// Adds a loss [] of this call, which is minimised together with the other losses. `loss` is this
+  /// replica's value; Model::fit() divides it by the number of replicas.
   static void add_loss(CallContext context, const Tensor& loss);
   void set_output_activation(std::string_view name);
-  /// Returns the random key for this call, derived from the seed, the step, the replica, the layer
-  /// and the number of the layer's earlier calls.
+  /// Returns a random key derived from the seed, the step, the replica, the layer and the number of
+  /// keys that the layer has already drawn in this step.
   RandomKey next_random_key() const;
 
  private:

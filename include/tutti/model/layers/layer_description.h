@@ -41,7 +41,7 @@ void add_layer_maker(std::string type_name, LayerMaker maker);
 std::vector<std::string> readable_layers();
 /// Returns LayerDescription::call, with options that omit name and input_shape.
 Json call_of_layer(const std::string& type_name, const Json::Array& arguments);
-/// Returns the entry for layer type L in the table of layers that load_model() can create.
+/// Returns the function that creates a layer of type L from its call.
 template <class L, class... Arguments>
 LayerMaker layer_maker() {
   return reads_call<Arguments...>([](Arguments... arguments) -> std::shared_ptr<Layer> {

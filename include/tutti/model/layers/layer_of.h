@@ -24,7 +24,7 @@ struct GraphNode;
 
 /// Value in a graph: an Input, or the result of calling a layer on a SymbolicTensor, as in `auto x
 /// = Input{{784}}; auto y = Dense(10)(x);`. Such calls compute nothing, and create no weights until
-/// `Functional({x}, {y})` is constructed. A cheap handle. KerasTensor.
+/// `Functional({x}, {y})` is constructed. A cheap handle. Corresponds to KerasTensor.
 class SymbolicTensor {
  public:
   SymbolicTensor(std::shared_ptr<const internal::GraphNode> node, std::size_t result)
@@ -43,10 +43,10 @@ class SymbolicTensor {
 
 /// Input of a model, with the shape of one example (without the batch dimension): `Input{{28, 28,
 /// 1}}`. It is the first argument of a Sequential, or begins a graph: `auto x = Input{{28, 28,
-/// 1}};`. Copies refer to the same input. keras.Input.
+/// 1}};`. Copies refer to the same input. Corresponds to keras.Input.
 class Input : public SymbolicTensor {
  public:
-  Input(Shape shape, std::string name = "");  // NOLINT: a shape alone is an input
+  Input(Shape shape, std::string name = "");  // NOLINT: implicit, so that a shape is an input
 
   /// Name given in the constructor; may be empty.
   const std::string& name() const;

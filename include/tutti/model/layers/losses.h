@@ -36,10 +36,10 @@ struct FocalOptions {
   double label_smoothing = 0.0;
   /// Losses are multiplied by (1 - probability of the label)^gamma.
   double gamma = 2.0;
-  /// Weight of label 1; label 0 has the weight 1 - alpha. For the categorical loss, the weight of
-  /// every class.
+  /// Weight of label 1; label 0 has the weight 1 - alpha. In the categorical loss, every class has
+  /// the weight alpha.
   double alpha = 0.25;
-  /// If true, the binary loss uses alpha.
+  /// If true, the binary loss weights labels by alpha; the categorical loss always does.
   bool apply_class_balancing = false;
 };
 
@@ -50,10 +50,10 @@ struct FocalOptions {
 /// both shapes.
 namespace losses {
 
-/// labels: class numbers [batch] (or [batch, 1]); predictions [batch, classes].
+/// Takes class numbers [batch] or [batch, 1] as labels, and predictions [batch, classes].
 Tensor sparse_categorical_crossentropy(const Operand& labels, const Operand& predictions,
                                        CrossentropyOptions options = {});
-/// labels [batch, classes], each row a distribution.
+/// Takes labels [batch, classes], each row of which is a probability distribution.
 Tensor categorical_crossentropy(const Operand& labels, const Operand& predictions,
                                 CrossentropyOptions options = {});
 /// `labels` are 0 or 1 and have the shape of `predictions`.
@@ -71,7 +71,7 @@ Tensor categorical_focal_crossentropy(const Operand& labels, const Operand& pred
 Tensor mean_squared_error(const Operand& labels, const Operand& predictions);
 /// |label - prediction|.
 Tensor mean_absolute_error(const Operand& labels, const Operand& predictions);
-/// 100 * |label - prediction| / |label|.
+/// 100 * |label - prediction| / max(|label|, 1e-7).
 Tensor mean_absolute_percentage_error(const Operand& labels, const Operand& predictions);
 /// (log(1 + label) - log(1 + prediction))^2; labels and predictions below 0 count as 0.
 Tensor mean_squared_logarithmic_error(const Operand& labels, const Operand& predictions);
@@ -154,7 +154,7 @@ class Loss {
   using PlainFunction = Tensor (*)(const Operand& labels, const Operand& predictions);
   Loss(std::string name, Function per_example, LossReduction reduction,
        std::optional<PredictionKind> kind, Json call);
-  /// Uses the name of the first entry with this function in the table of losses.
+  /// The loss has the name of the first entry with this function in the table of losses.
   Loss(PlainFunction per_example, LossReduction reduction);
 
  private:
@@ -174,11 +174,11 @@ struct CrossentropyLossOptions {
   double label_smoothing = 0.0;
   LossReduction reduction = LossReduction::kAuto;
 };
-/// Options for losses that need only the common ones.
+/// Options for losses that have only a reduction.
 struct LossOptions {
   LossReduction reduction = LossReduction::kAuto;
 };
-/// Options of Huber.
+/// Options for Huber.
 struct HuberLossOptions {
   double delta = 1.0;
   LossReduction reduction = LossReduction::kAuto;
@@ -253,7 +253,8 @@ struct AverageLossOptions {
 /// 0. The sum over replicas is the mean over the global batch. per_example_loss: [batch, ...], of a
 /// floating-point type; only the first dimension counts as examples, so average over pixels before
 /// the call. Throws kInvalidArgument for a scalar, a negative size or weights of an incompatible
-/// shape; kFailedPrecondition in the cross-replica context. tf.nn.compute_average_loss.
+/// shape; kFailedPrecondition in the cross-replica context. Corresponds to
+/// tf.nn.compute_average_loss.
 Tensor compute_average_loss(const Tensor& per_example_loss, AverageLossOptions options = {});
 
 template <std::integral Int>
@@ -268,7 +269,7 @@ Tensor compute_average_loss(const Tensor& per_example_loss, Float global_batch_s
 
 /// Returns sum(losses) / number of replicas, []. Regularisation losses depend only on the weights,
 /// so the sum of the results over replicas counts them once. Throws kFailedPrecondition in the
-/// cross-replica context. tf.nn.scale_regularization_loss.
+/// cross-replica context. Corresponds to tf.nn.scale_regularization_loss.
 Tensor scale_regularization_loss(std::span<const Tensor> losses);
 Tensor scale_regularization_loss(const Tensor& losses);
 

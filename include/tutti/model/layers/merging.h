@@ -92,9 +92,9 @@ class Concatenate : public LayerOf<Concatenate, MultiLayer> {
 };
 
 struct DotOptions {
-  /// Axes that are summed over: one of the first input, and one of the second; axis 0 is the batch.
+  /// Axes of the first and of the second input that are summed over; axis 0 is the batch.
   std::pair<int, int> axes = {-1, -1};
-  /// Scales vectors along these axes to length 1 first, so that results are cosines.
+  /// If true, first scales the vectors along these axes to length 1, so that results are cosines.
   bool normalize = false;
   std::string name = "";
 };

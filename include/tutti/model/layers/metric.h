@@ -12,13 +12,13 @@
 namespace tutti {
 
 /// Direction in which a metric improves: larger values are better for kUp, and smaller values for
-/// kDown. kUnknown for metrics that declare none (counts, plain means and sums).
+/// kDown. kUnknown for metrics that declare no direction (counts, plain means and sums).
 enum class MetricDirection { kUnknown, kUp, kDown };
 
 /// Value accumulated over many calls of update_state(). Its variables are ON_READ with aggregation
 /// SUM, so replicas update their own components without waiting, and result() covers all replicas.
 /// Create a metric inside the strategy's scope. Copies share the variables. Replicas may update it
-/// concurrently. Sums and counts are float64, so they are exact beyond 2^24 examples.
+/// concurrently. Sums and counts are float64, so counts stay exact beyond 2^24 examples.
 class Metric {
  public:
   virtual ~Metric() = default;
@@ -48,7 +48,7 @@ class Metric {
   void made_with(const Arguments&... arguments) {
     arguments_ = [=] { return Json::Array{json_of(arguments)...}; };
   }
-  /// Creates a float64 variable of this shape, initially 0.
+  /// Creates a float64 variable of the given shape, initially 0.
   Variable add_sum(const std::string& name, const Shape& shape = {});
   /// Returns the sum over replicas of a variable created by add_sum().
   static Tensor total(const Variable& sum);
@@ -64,7 +64,7 @@ class Metric {
   std::function<Json::Array()> arguments_;  // constructor arguments; null if not declared
 };
 
-/// The mean of all values: (sum of value * weight) / (sum of weights).
+/// Mean of all values: (sum of value * weight) / (sum of weights); 0 if the weights sum to 0.
 class Mean final : public Metric {
  public:
   explicit Mean(std::string name = "mean");
@@ -92,9 +92,9 @@ class Sum final : public Metric {
 // Metrics that compare predictions with labels: the interface, and metrics that are the mean of a
 // function.
 
-/// Metric of labels and predictions, for Model::compile(). For a custom metric, derive from it,
-/// create sums with add_sum() in the constructor, and add to them in update(). These sums cover all
-/// replicas.
+/// Metric of labels and predictions, for Model::compile(). For a custom metric, derive from
+/// PredictionMetric: create sums with add_sum() in the constructor, add to them in update(), and
+/// read their totals over all replicas with total() in result().
 class PredictionMetric : public Metric {
  public:
   /// Adds a batch. labels and predictions are [batch, ...] with 0 or more rows. sample_weight:

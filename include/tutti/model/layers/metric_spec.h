@@ -59,8 +59,8 @@ class MetricSpec {
 namespace internal {
 using MetricMaker = CallReader<MetricSpec::Maker>;
 void add_metric_maker(std::string type_name, MetricMaker maker);
-/// Returns the entry for metric type M in the table of metrics that load_model() can create. The
-/// metric is created later, because its variables belong to the scope of a strategy.
+/// Returns the function that reads the call of a metric of type M. The metric itself is created
+/// later, because its variables belong to the scope of a strategy.
 template <class M, class... Arguments>
 MetricMaker metric_maker() {
   return reads_call<Arguments...>([](Arguments... arguments) -> MetricSpec::Maker {

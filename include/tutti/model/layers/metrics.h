@@ -23,8 +23,8 @@ class CategoricalAccuracy : public MeanPredictionMetric {
  public:
   explicit CategoricalAccuracy(std::string name = "categorical_accuracy");
 };
-/// Fraction of examples for which (prediction > threshold) equals the label, 0 or 1. Use threshold
-/// 0 for logits.
+/// Fraction of predictions for which (prediction > threshold) equals the label, 0 or 1. Use
+/// threshold 0 for logits.
 class BinaryAccuracy : public MeanPredictionMetric {
  public:
   explicit BinaryAccuracy(std::string name = "binary_accuracy", double threshold = 0.5);
@@ -141,7 +141,7 @@ class FalsePositives : public ConfusionMetric {
  public:
   explicit FalsePositives(ConfusionOptions options = {});
 };
-/// Number of positive labels that were predicted as negative.
+/// Number of positive labels that were predicted negative.
 class FalseNegatives : public ConfusionMetric {
  public:
   explicit FalseNegatives(ConfusionOptions options = {});
@@ -165,7 +165,8 @@ struct F1ScoreOptions {
   std::string name = "f1_score";
 };
 
-/// (1 + beta^2) * precision * recall / (beta^2 * precision + recall). Keras's F1Score, FBetaScore.
+/// (1 + beta^2) * precision * recall / (beta^2 * precision + recall). Corresponds to
+/// Keras's F1Score and FBetaScore.
 class F1Score : public PredictionMetric {
  public:
   explicit F1Score(F1ScoreOptions options = {});

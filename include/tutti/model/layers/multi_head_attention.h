@@ -52,7 +52,7 @@ struct MultiHeadAttentionOptions {
   /// Default: num_heads.
   std::optional<std::int64_t> num_key_value_heads = std::nullopt;
   /// Rotates queries and keys as RotaryEmbedding with this max_wavelength does (10000 is usual).
-  /// key_dim must be even. Default: results do not depend on positions.
+  /// key_dim must be even. Default: no rotation.
   std::optional<double> rotary_max_wavelength = std::nullopt;
   /// Number of features of a head's values; default: key_dim.
   std::optional<std::int64_t> value_dim = std::nullopt;
@@ -96,7 +96,7 @@ class MultiHeadAttention : public LayerOf<MultiHeadAttention, MultiLayer> {
   MaskUse mask_use() const override { return MaskUse::kOwn; }
 
  private:
-  /// Adds a kernel and, if use_bias is set, a bias, of these shapes.
+  /// Adds a kernel and, if use_bias is set, a bias, of the given shapes.
   void add_projection(const std::string& name, const Shape& kernel, const Shape& bias);
   Tensor project(const Tensor& x, std::size_t number) const;
   std::int64_t num_key_value_heads() const {
@@ -109,7 +109,7 @@ class MultiHeadAttention : public LayerOf<MultiHeadAttention, MultiLayer> {
   /// value. The tensor broadcasts to [batch, heads, query steps, value steps]; it is undefined if
   /// these masks exclude nothing.
   Tensor seen_by(std::span<const Tensor> inputs) const;
-  /// Returns the weighted sums of values for each query: [batch, heads, query steps, length].
+  /// Returns the weighted sums of values for each query: [batch, heads, query steps, value_dim].
   Tensor attend(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& seen,
                 CallContext context) const;
   /// Throws kUnimplemented if a call with these inputs cannot use a cache.

@@ -180,12 +180,12 @@ class UnitNormalization : public LayerOf<UnitNormalization> {
 
 // Local response normalisation as a layer.
 
-/// Names and defaults are those of tf.nn.local_response_normalization.
+/// Options with the names and defaults of tf.nn.local_response_normalization.
 struct LocalResponseNormalizationOptions {
   std::int64_t depth_radius = 5;  // number of neighbouring channels on each side
   double bias = 1.0;              // constant that is added to alpha times the sum
   double alpha = 1.0;             // factor that multiplies the sum of squares
-  double beta = 0.5;              // exponent of the divisor
+  double beta = 0.5;              // exponent of (bias + alpha * sum)
   std::string name = "";
   std::optional<Shape> input_shape = std::nullopt;
 };

@@ -10,7 +10,7 @@
 
 namespace tutti {
 
-/// Options for layers that pool windows of images.
+/// Options for layers that pool over windows of images.
 struct Pooling2DOptions {
   /// Default: the size of the window.
   std::optional<Size2D> strides = std::nullopt;
@@ -53,7 +53,8 @@ class MaxPooling2D : public LayerOf<MaxPooling2D, Pooling> {
   explicit MaxPooling2D(Size2D pool_size = 2, Pooling2DOptions options = {});
 };
 
-/// The mean of each window; padding is not counted.
+/// [batch, height, width, channels] -> [batch, out_height, out_width, channels]: the mean of each
+/// window; padding is not counted.
 class AveragePooling2D : public LayerOf<AveragePooling2D, Pooling> {
  public:
   explicit AveragePooling2D(Size2D pool_size = 2, Pooling2DOptions options = {});
@@ -65,7 +66,8 @@ class MaxPooling1D : public LayerOf<MaxPooling1D, Pooling> {
   explicit MaxPooling1D(std::int64_t pool_size = 2, Pooling1DOptions options = {});
 };
 
-/// The mean of each window; padding is not counted.
+/// [batch, steps, channels] -> [batch, out_steps, channels]: the mean of each window; padding is
+/// not counted.
 class AveragePooling1D : public LayerOf<AveragePooling1D, Pooling> {
  public:
   explicit AveragePooling1D(std::int64_t pool_size = 2, Pooling1DOptions options = {});
@@ -98,8 +100,8 @@ class GlobalMaxPooling2D : public LayerOf<GlobalMaxPooling2D, GlobalPooling> {
   explicit GlobalMaxPooling2D(LayerOptions options = {});
 };
 
-/// [batch, steps, channels] -> [batch, channels]: the mean of the unmasked steps (MaskScope), 0 if
-/// there are none.
+/// [batch, steps, channels] -> [batch, channels]: the mean of the unmasked steps (MaskScope), or 0
+/// if all steps are masked.
 class GlobalAveragePooling1D : public LayerOf<GlobalAveragePooling1D, GlobalPooling> {
  public:
   explicit GlobalAveragePooling1D(LayerOptions options = {});

@@ -1,4 +1,4 @@
-// Layers that prepare images: rescaling, and random changes in training.
+// Layers that prepare images: rescaling, cropping, and random changes in training.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,7 +20,7 @@ struct RescalingOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// x * scale + offset as float32: Rescaling(1.0 / 255) for uint8 images.
+/// x * scale + offset, e.g. Rescaling(1.0 / 255) for uint8 images. Integers are cast to float32.
 class Rescaling : public LayerOf<Rescaling> {
  public:
   explicit Rescaling(double scale, RescalingOptions options = {});
@@ -45,7 +45,8 @@ struct RandomFlipOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// In training, mirrors each image of [batch, height, width, channels] with probability 1/2.
+/// In training, mirrors each image of [batch, height, width, channels] with probability 1/2 in each
+/// direction of `mode`.
 class RandomFlip : public LayerOf<RandomFlip> {
  public:
   explicit RandomFlip(RandomFlipOptions options = {});
@@ -66,8 +67,8 @@ struct RandomColourOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// Base class of the layers below. In training, changes each image by a separately drawn random
-/// number, and clips the result to value_range.
+/// Base class of RandomBrightness and RandomContrast. In training, changes each image by a
+/// separately drawn random number, and clips the result to value_range.
 class RandomColour : public Layer {
  protected:
   /// Throws kInvalidArgument, naming `who`, for a factor outside [0, 1] or an empty range.

@@ -32,8 +32,8 @@ struct RecurrentOptions {
   /// Dropout rates of inputs and of states. All steps of a call use the same dropout masks.
   double dropout = 0.0;
   double recurrent_dropout = 0.0;
-  /// If true, returns the results of all steps, [batch, steps, units], instead of the last one,
-  /// [batch, units].
+  /// If true, returns the results of all steps, [batch, steps, units], instead of the last step's
+  /// result, [batch, units].
   bool return_sequences = false;
   /// If true, results include the states after the last step. Only apply() can return such results.
   bool return_state = false;
@@ -51,10 +51,11 @@ struct RecurrentOptions {
 };
 
 /// Base class of recurrent layers. Inputs are x [batch, steps, features] and optionally the initial
-/// states, each [batch, units]; the options select the results. Weights: "<layer>_cell/kernel"
-/// [features, gates * units], "recurrent_kernel" [units, gates * units], "bias" [gates * units].
-/// With 0 steps, results are zeros. A masked step (MaskScope) keeps the states, and its result is
-/// the previous result, or zeros with .zero_output_for_mask.
+/// states, each [batch, units]; the options select the results. Weights: "<type>_cell/kernel"
+/// [features, gates * units], "<type>_cell/recurrent_kernel" [units, gates * units] and
+/// "<type>_cell/bias" [gates * units]. With 0 steps, the result is the initial state (default: 0).
+/// A masked step (MaskScope) keeps the states, and its result is the previous result, or zeros with
+/// .zero_output_for_mask.
 class Recurrent : public MultiLayer {
  public:
   const RecurrentOptions& options() const { return options_; }
@@ -142,7 +143,7 @@ struct BidirectionalOptions {
 
 /// Pair of recurrent layers, "forward_<name>" and "backward_<name>": `Bidirectional(LSTM(64))`. The
 /// second layer processes steps from last to first. Its result sequence is reversed, and then
-/// merged with that of the first layer. Results of masked steps (MaskScope) are 0. Throws
+/// merged with the first layer's result. Results of masked steps (MaskScope) are 0. Throws
 /// kInvalidArgument for layers that return states.
 class Bidirectional : public LayerOf<Bidirectional> {
  public:

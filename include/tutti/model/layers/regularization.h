@@ -68,7 +68,7 @@ class Constraint : public WeightFunction {
   using WeightFunction::WeightFunction;
   Constraint() = default;
   /// "max_norm", "non_neg", "unit_norm" or "min_max_norm" with Keras's defaults; "" for none.
-  /// Throws kInvalidArgument for another name, listing these.
+  /// Throws kInvalidArgument for any other name, listing the valid ones.
   Constraint(const char* name);
   static Constraint from_json(const Json& call);
 };
@@ -99,7 +99,7 @@ struct MinMaxNormOptions {
   NormAxes axis = 0;
 };
 
-/// Scales vectors longer than max_value down to that length.
+/// Scales vectors longer than max_value down to length max_value.
 Constraint max_norm(MaxNormOptions options = {});
 /// Replaces negative values with 0.
 Constraint non_neg();

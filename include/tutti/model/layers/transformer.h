@@ -28,9 +28,10 @@ struct SwiGLUOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// [batch, ..., features] -> [batch, ..., output_dim]: (silu(x * gate) * (x * up)) * down. Weights
-/// gate/kernel and up/kernel [features, hidden_dim], down/kernel [hidden_dim, output_dim]; with
-/// .use_bias, a bias follows each kernel. Shazeer, "GLU Variants Improve Transformer" (2020).
+/// [batch, ..., features] -> [batch, ..., output_dim]: (silu(x gate) * (x up)) down, where * is
+/// elementwise. Weights: gate/kernel and up/kernel [features, hidden_dim], down/kernel [hidden_dim,
+/// output_dim]; with .use_bias, a bias follows each kernel. Shazeer, "GLU Variants Improve
+/// Transformer" (2020).
 class SwiGLU : public LayerOf<SwiGLU> {
  public:
   explicit SwiGLU(std::int64_t hidden_dim, SwiGLUOptions options = {});
@@ -69,8 +70,8 @@ struct TransformerBlockOptions {
 
 /// Llama's block, [batch, steps, features] -> the same shape: y + SwiGLU(norm(y)) with y = x +
 /// attention(norm(x)), where norm is RMSNormalization. Sub-layers: attention_norm, attention (heads
-/// of key_dim), feed_forward_norm, feed_forward (hidden_dim). Other steps do not attend to masked
-/// steps (MaskScope).
+/// of key_dim), feed_forward_norm, feed_forward (hidden_dim). No step attends to a masked step
+/// (MaskScope).
 class TransformerBlock : public LayerOf<TransformerBlock> {
  public:
   TransformerBlock(std::int64_t num_heads, std::int64_t key_dim, std::int64_t hidden_dim,

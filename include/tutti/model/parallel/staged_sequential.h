@@ -20,7 +20,7 @@ struct StageOptions {
   DeviceList devices = {};
   /// Index of the first layer of each stage except stage 0, ascending: with {2}, stage 0 has layers
   /// 0 and 1, and stage 1 has layers 2, 3, .... Empty: equal numbers of layers; if the layers do
-  /// not divide evenly, earlier stages have one more.
+  /// not divide evenly, earlier stages have one more layer.
   std::vector<std::size_t> cuts = {};
   std::string name = "";
 };

@@ -68,13 +68,13 @@ struct TrainingSessionOptions {
   std::string checkpoint_dir = "";
   /// Resumes from the latest checkpoint; throws kNotFound if there is none.
   bool resume = false;
-  /// Time between a signal and the shutdown of this machine. If > 0, the session saves at once,
-  /// continues training, and saves again and ends before this time has passed, allowing for two
-  /// steps as long as the longest so far, and for two saves as long as the first. A second signal
-  /// ends the session after the current step. tf's TerminationConfig(grace_period).
+  /// Time between a signal and the shutdown of this machine. If > 0, the session saves at once and
+  /// continues training. It saves again and ends before the shutdown, early enough for two steps of
+  /// the longest duration so far and for two saves of the first save's duration. A second signal
+  /// ends the session after the current step. Corresponds to tf's TerminationConfig(grace_period).
   Duration grace_period = Duration::zero();
-  /// Called with the number of steps, on all workers, when a signal requires a save; replaces
-  /// writing a checkpoint. Does not need a checkpoint_dir. Like save_fn of tf's TerminationConfig.
+  /// Called with the number of steps, on all workers, when a signal requires a save; replaces the
+  /// checkpoint. Does not need a checkpoint_dir. Corresponds to save_fn of tf's TerminationConfig.
   std::function<void(std::int64_t steps)> save_on_signal = {};
   /// Clock that measures the grace period. Must outlive the session.
   Clock* clock = &Clock::system();

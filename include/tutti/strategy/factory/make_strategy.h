@@ -27,7 +27,7 @@ struct StrategySpec {
   std::string plugin_options = "";    // options of cross_device_ops: "k=0.01,name=value"
   std::int64_t bytes_per_pack = 0;    // 0: automatic
   std::string compression = "none";   // none, bfloat16 or float16
-  std::string non_finite = "ignore";  // ignore, error, skip or zero
+  std::string non_finite = "ignore";  // ignore, error or skip
   /// Transport between workers: auto, shm or tcp.
   std::string transport = "auto";
   // Used by fully_sharded only:
@@ -51,8 +51,8 @@ std::vector<std::string> strategy_names();
 
 /// Creates the strategy. multi_worker_mirrored, fully_sharded, parameter_server and mesh take their
 /// cluster from the environment (resolver_from_environment()). Throws kInvalidArgument, naming the
-/// option, for an unknown name or contradictory options; also throws as the strategy's constructor
-/// does.
+/// option, for an unknown name or contradictory options, kUnimplemented if the build omits the
+/// strategy, and the errors of the strategy's constructor.
 std::unique_ptr<Strategy> make_strategy(const StrategySpec& spec);
 /// Same as above, but takes the name separately: `make_strategy("mirrored", {.devices =
 /// "cpu:0-1"})`.

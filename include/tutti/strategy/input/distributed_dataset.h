@@ -14,11 +14,11 @@
 
 namespace tutti {
 
-/// Dataset whose elements are PerReplica<Batch>: slice v of each global batch is for replica v of
-/// this worker. A replica without rows gets an empty batch and still runs; all workers take the
-/// same number of steps. The first call to begin() starts epoch 0, the next one epoch 1, and so on.
-/// Created by Strategy::distribute_dataset(). A handle: copies share the position. Not thread-safe.
-/// Corresponds to tf.distribute.DistributedDataset.
+/// Dataset whose elements are PerReplica<Batch>, with one slice of the global batch for each
+/// replica of this worker. A replica without rows gets an empty batch and still runs; all workers
+/// take the same number of steps. The first call to begin() starts epoch 0, the next one epoch 1,
+/// and so on. Created by Strategy::distribute_dataset(). A handle: copies share the position. Not
+/// thread-safe. Corresponds to tf.distribute.DistributedDataset.
 class DistributedDataset {
  public:
   class Iterator {
@@ -26,7 +26,7 @@ class DistributedDataset {
     using value_type = PerReplica<Batch>;
     using difference_type = std::ptrdiff_t;
     Iterator() = default;
-    /// Both operators throw kOutOfRange at the end.
+    /// operator* and operator-> throw kOutOfRange at the end.
     const PerReplica<Batch>& operator*() const;
     const PerReplica<Batch>* operator->() const { return &**this; }
     Iterator& operator++();
@@ -66,7 +66,7 @@ class DistributedDataset {
   std::shared_ptr<Impl> impl_;
 };
 
-/// For strategies: returns the dataset, split by `plan`.
+/// Returns the dataset, split by `plan`. Called by strategies.
 DistributedDataset make_distributed_dataset(const Dataset& dataset, InputPlan plan);
 
 }  // namespace tutti

@@ -28,21 +28,21 @@ enum class ShardingRule {
   kTensorFlow
 };
 
-/// Options for reading a dataset, splitting it and passing it to replicas.
+/// Options for reading a dataset, splitting it and passing it to replicas. Corresponds to
 /// tf.distribute.InputOptions.
 struct InputOptions {
   /// Number of global batches that a separate thread reads and splits ahead; 0: the caller's thread
   /// reads. (tf's experimental_per_replica_buffer_size counts per-replica batches.)
   int prefetch = 2;
-  /// Neither this option nor the next one affects datasets created by a function.
+  /// Neither `sharding_rule` nor `auto_shard_policy` affects datasets created by a function.
   ShardingRule sharding_rule = ShardingRule::kCanonical;
   /// Setting a policy selects kTensorFlow. The default policy of kTensorFlow is AUTO.
   std::optional<AutoShardPolicy> auto_shard_policy = std::nullopt;
   /// true: each replica's slice is copied to its device when it is yielded. false: the slice stays
-  /// in host memory, and operations in the step copy the tensors that they use. tf's
+  /// in host memory, and operations in the step copy the tensors that they use. Corresponds to tf's
   /// experimental_fetch_to_device.
   bool fetch_to_device = true;
-  /// true: throws kUnimplemented, because datasets are read on the host. tf's
+  /// true: throws kUnimplemented, because datasets are read on the host. Corresponds to tf's
   /// experimental_place_dataset_on_device.
   bool place_dataset_on_device = false;
 };
@@ -79,7 +79,7 @@ struct InputPlan {
   std::function<void(const Element& batch, bool is_first)> note_global_batch = {};
 };
 
-/// tf.distribute.InputContext.
+/// One input pipeline and its replicas; corresponds to tf.distribute.InputContext.
 struct InputContext {
   int num_input_pipelines = 1;
   int input_pipeline_id = 0;
@@ -92,6 +92,7 @@ struct InputContext {
   std::string to_string() const;
 };
 
+/// One replica for which a value is created; corresponds to
 /// tf.distribute.experimental.ValueContext.
 struct ValueContext {
   int replica_id_in_sync_group = 0;
@@ -99,8 +100,9 @@ struct ValueContext {
 };
 
 /// Returns the row counts of the replicas for a batch of `rows` rows by the canonical rule: V
-/// replicas get ceil(rows / V) rows each until none are left, so the last ones may get fewer or
-/// none. tf.distribute.MirroredStrategy uses this rule for datasets that are not read from files.
+/// replicas get ceil(rows / V) rows each until none are left, so the last replicas may get fewer
+/// rows or none. tf.distribute.MirroredStrategy uses this rule for datasets that are not read from
+/// files.
 std::vector<std::int64_t> replica_rows(std::int64_t rows, int num_replicas);
 
 /// Same as replica_rows(), but the counts are proportional to `weights`, rounded by the largest
@@ -119,7 +121,7 @@ std::vector<std::int64_t> batch_sizes_for_worker(std::int64_t global_batch_size,
 Dataset rebatch(const Dataset& dataset, std::vector<std::int64_t> sizes, BatchOptions options = {});
 
 /// Splits each batch into num_pieces batches of ceil(rows / num_pieces) rows (tf's legacy rule).
-/// The last of them may be smaller or empty.
+/// The last batches may be smaller or empty.
 Dataset rebatch_evenly(const Dataset& dataset, int num_pieces);
 
 }  // namespace tutti

@@ -90,8 +90,8 @@ class Replicated {
   /// losses divided by the global batch size, as in tf). Results are bit-identical on all replicas.
   /// All replicas must call it inside run(), after backward(). A parameter that this replica did
   /// not use contributes a gradient of 0; one that no replica used keeps its gradient. Throws
-  /// kFailedPrecondition outside run(), kInvalidArgument for another op, kUnimplemented for sparse
-  /// gradients, and the errors of ReplicaContext::all_reduce().
+  /// kFailedPrecondition outside run(), kInvalidArgument for any other op, kUnimplemented for
+  /// sparse gradients, and the errors of ReplicaContext::all_reduce().
   void reduce_gradients(ReduceOp op = ReduceOp::kMean,
                         SourceLocation where = SourceLocation::current()) {
     ReplicaContext& replica = ReplicaContext::current();

@@ -22,21 +22,21 @@ struct MeshAxis {
 
 /// Logical array of devices with named axes: `DeviceMesh{{"data", 2}, {"model", 4}}`. Its positions
 /// are numbered in row-major order, so positions along the last axis have consecutive numbers. A
-/// value type. keras.distribution.DeviceMesh.
+/// value type. Corresponds to keras.distribution.DeviceMesh.
 class DeviceMesh {
  public:
   /// Throws kInvalidArgument for zero or more than eight axes, an empty or repeated name, and a
   /// size below 1.
   DeviceMesh(std::initializer_list<MeshAxis> axes) : DeviceMesh(std::vector<MeshAxis>(axes)) {}
   explicit DeviceMesh(std::vector<MeshAxis> axes);
-  /// Parses text such as "data=2,model=4". Throws kInvalidArgument, showing this format, for other
-  /// text.
+  /// Parses text such as "data=2,model=4". Throws kInvalidArgument, showing this format, for any
+  /// other text.
   static DeviceMesh parse(std::string_view text);
 
   const std::vector<MeshAxis>& axes() const { return axes_; }
   /// Returns the index of the axis. Throws kNotFound, listing all names, if there is no such axis.
   int index_of(std::string_view axis) const;
-  /// Returns the product of the sizes.
+  /// Returns the product of the axis sizes.
   int num_positions() const;
   /// Returns text such as "data=2,model=4".
   std::string to_string() const;
@@ -47,7 +47,7 @@ class DeviceMesh {
 };
 
 /// Name of the mesh axis over which each dimension of a tensor is sharded; empty: the dimension is
-/// not sharded. `Layout{"", "model"}` shards the columns of a matrix.
+/// not sharded. `Layout{"", "model"}` shards the columns of a matrix. Corresponds to
 /// keras.distribution.TensorLayout.
 struct Layout {
   Layout() = default;
@@ -61,7 +61,8 @@ struct Layout {
 };
 
 /// Layouts of variables by name. A key is a name, or a regular expression that is searched for in
-/// names; variables that no key matches are not sharded. keras.distribution.LayoutMap.
+/// names; variables that no key matches are not sharded. Corresponds to
+/// keras.distribution.LayoutMap.
 class LayoutMap {
  public:
   LayoutMap() = default;

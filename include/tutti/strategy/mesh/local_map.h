@@ -18,9 +18,9 @@ class MeshPosition;
 }
 
 /// Context that local_map() passes to its function: this position's coordinates, and differentiable
-/// collectives over one axis of the mesh. All positions make the same calls with values of one
-/// shape; each collective combines the values of positions that differ only along `axis`. Valid
-/// during the call and, for gradients, until the step ends.
+/// collectives over one axis of the mesh. All positions must make the same calls, with values of
+/// equal shape; each collective combines the values of positions that differ only along `axis`.
+/// Valid during the call and, for gradients, until the step ends.
 ///
 /// All functions throw kNotFound for an unknown axis, and kInvalidArgument for an invalid
 /// dimension, index or size.
@@ -91,8 +91,8 @@ using LocalFunction =
 ///
 /// Collective within the step. Throws kInvalidArgument if the numbers of layouts and tensors
 /// differ, if the mesh or a shape does not allow a layout, if shapes or dtypes of results differ
-/// between positions, or if `fn` uses an outside tensor that is not an input. Corresponds to
-/// jax.shard_map and PyTorch's local_map.
+/// between positions, or if `fn` uses an outside tensor that is not an input. Throws kNotFound if a
+/// layout names an axis that the mesh lacks. Corresponds to jax.shard_map and PyTorch's local_map.
 std::vector<Tensor> local_map(const LocalFunction& fn, const std::vector<Tensor>& inputs,
                               const std::vector<Layout>& in_layouts,
                               const std::vector<Layout>& out_layouts,

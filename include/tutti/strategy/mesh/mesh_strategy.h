@@ -50,9 +50,9 @@ struct MeshOptions {
   /// again for the backward pass. false: they are kept until the backward pass. As in
   /// FullyShardedOptions.
   bool reshard_after_forward = true;
-  /// Number of blocks along each axis. Meshes with the same blocks give bit-identical results,
-  /// provided that their sizes divide the numbers of blocks. Axes that are not listed have one
-  /// block per position.
+  /// Number of blocks along each axis; one thread computes each block. Meshes with the same blocks
+  /// give bit-identical results, provided that their sizes divide the numbers of blocks. Axes that
+  /// are not listed have one block per position.
   std::vector<MeshAxis> blocks = {};
   /// `devices`: one per position of the mesh, in row-major order; empty: cpu:0, cpu:1, ... Workers
   /// get consecutive positions in this order. `replicas` must not be set.
@@ -122,18 +122,18 @@ using MeshStep = std::function<void(const Batch&)>;
 /// global shape; a position computes its part of a sharded tensor, and the positions exchange
 /// values where an operation needs them. Batches of distribute_dataset() are sharded over the batch
 /// axes, and variables as MeshOptions::layout specifies; the layouts of all other tensors follow
-/// from these.
+/// from these layouts.
 ///
 /// num_replicas_in_sync() is 1: a loss is the mean over the global batch, and run() returns one
 /// value. Every position calls the step function on its own thread. Reading elements on the host
 /// (item(), to_doubles()) gathers them, so all positions must read the same tensors; control flow
 /// may depend only on values that are equal on all positions. If the number of rows is not
 /// divisible by the size of the batch axes, every position computes the full batch. merge_call()
-/// throws. Corresponds to keras.distribution.ModelParallel.
+/// throws kUnimplemented. Corresponds to keras.distribution.ModelParallel.
 class MeshStrategy final : public Strategy {
  public:
-  /// Throws kInvalidArgument if the numbers of devices and positions differ, if an option names an
-  /// axis that the mesh lacks, or if a mesh size does not divide the number of blocks. Throws
+  /// Throws kInvalidArgument if the numbers of devices and positions differ, or if a mesh size does
+  /// not divide the number of blocks; kNotFound if an option names an axis that the mesh lacks; and
   /// kUnimplemented for XLA devices, for a cross_device_ops other than canonical, and for
   /// compression and non-finite policies.
   explicit MeshStrategy(MeshOptions options);
@@ -223,8 +223,8 @@ LayoutMap transformer_tensor_parallel(const std::string& axis = "model");
 
 /// In a step of a MeshStrategy, returns `value` sharded by `layout`, which overrides the layout
 /// that follows from other tensors. Differentiable. Outside such a step, returns `value`. Throws
-/// kInvalidArgument for a layout that the mesh or the shape does not allow. Same as
-/// keras.distribution.distribute_tensor.
+/// kInvalidArgument for a layout that the mesh or the shape does not allow, and kNotFound for an
+/// axis that the mesh lacks. Corresponds to keras.distribution.distribute_tensor.
 Tensor relayout(const Tensor& value, const Layout& layout,
                 const SourceLocation& where = SourceLocation::current());
 

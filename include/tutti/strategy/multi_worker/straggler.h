@@ -14,11 +14,11 @@ struct StragglerOptions {
   std::int64_t repeat_after_steps = 500;
 };
 
-/// A worker that is slower than the others.
+/// A worker that is slower than the other workers.
 struct Straggler {
   int worker = 0;
-  double share = 0.0;             // fraction of time that the others spent waiting for this worker
-  double seconds_per_step = 0.0;  // seconds per step that other workers waited for this one
+  double share = 0.0;             // fraction of time that the other workers waited for this one
+  double seconds_per_step = 0.0;  // time that the other workers waited for it, per step
   std::int64_t step = 0;          // number of gradient sums at the time of the measurement
 };
 

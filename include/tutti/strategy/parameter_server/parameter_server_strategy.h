@@ -27,8 +27,8 @@ namespace internal {
 class VariableService;
 }  // namespace internal
 
-/// Placement of variables and synchronization of workers. Must be the same on all tasks, except
-/// `local` and `server`. The strategy's constructor throws kInvalidArgument for invalid values.
+/// Options of ParameterServerStrategy. Must be the same on all tasks, except `local` and `server`.
+/// The strategy's constructor throws kInvalidArgument for invalid values.
 struct ParameterServerOptions {
   /// Options for this worker. Its cross_device_ops sum the gradients of a synchronous step.
   LocalStrategyOptions local = {};
@@ -88,12 +88,12 @@ class ParameterServerStrategy final : public Strategy {
   explicit ParameterServerStrategy(ParameterServerOptions options = {});
   /// Joins the cluster; with an empty cluster, same as the constructor above. All tasks run the
   /// same program. Workers train; `local.replicas` is the total number of replicas across all
-  /// workers. Tasks of the job "ps", and the chief, run the program up to serve(): there, the
-  /// servers serve, and the chief waits until the workers are done. With `coordinated`, workers and
-  /// servers run the program up to ClusterCoordinator::serve(), `local.replicas` is the number on
-  /// each worker, and the run ends when the chief destroys this object. Throws kInvalidArgument for
-  /// a cluster without workers or without servers, and for `coordinated` without a chief; also
-  /// throws as MultiWorkerMirroredStrategy does.
+  /// workers. Tasks of the job "ps", and the chief, run the program up to serve(), in which the
+  /// servers answer requests and the chief waits until the workers are done. With `coordinated`,
+  /// workers and servers run the program up to ClusterCoordinator::serve(), `local.replicas` is the
+  /// number on each worker, and the run ends when the chief destroys this object. Throws
+  /// kInvalidArgument for a cluster without workers or without servers, and for `coordinated`
+  /// without a chief; also throws as MultiWorkerMirroredStrategy does.
   explicit ParameterServerStrategy(const ClusterResolver& resolver,
                                    ParameterServerOptions options = {});
   /// Uses workers that `communicator` connects, and servers that all these workers can reach.

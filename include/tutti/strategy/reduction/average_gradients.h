@@ -10,7 +10,7 @@
 
 namespace tutti {
 
-/// Result of compute_gradients() for one variable in TensorFlow 1.
+/// A gradient and its variable, as in the results of compute_gradients() in TensorFlow 1.
 struct GradientAndVariable {
   Gradient gradient;
   Variable variable;

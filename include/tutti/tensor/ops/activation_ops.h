@@ -9,37 +9,38 @@ namespace tutti {
 // Activations composed of other operations; relu, sigmoid, tanh ... are in elementwise.h.
 
 /// For all functions in this section, x has a floating-point type and any shape, and the result has
-/// the same type and shape. Names and constants are Keras's. At kinks, derivatives equal
+/// the same type and shape. Names and constants follow Keras. At kinks, derivatives equal
 /// TensorFlow's: the derivative of the flat side, or `slope` for leaky_relu().
 
-/// x * sigmoid(x), also called swish.
+/// Returns x * sigmoid(x), also called swish.
 Tensor silu(const Operand& x);
 /// Returns x where x is positive, and slope * x elsewhere.
 Tensor leaky_relu(const Operand& x, double slope = 0.2);
-/// 1.0507 * (x where x is positive, else 1.67326 * (exp(x) - 1)); the derivative at 0 is 1.0507.
+/// Returns 1.0507 * (x where x is positive, else 1.67326 * (exp(x) - 1)); the derivative at 0 is
+/// 1.0507.
 Tensor selu(const Operand& x);
-/// min(max(x, 0), 6).
+/// Returns min(max(x, 0), 6).
 Tensor relu6(const Operand& x);
-/// relu6(x + 3) / 6.
+/// Returns relu6(x + 3) / 6.
 Tensor hard_sigmoid(const Operand& x);
-/// x * hard_sigmoid(x), also called hard swish.
+/// Returns x * hard_sigmoid(x), also called hard swish.
 Tensor hard_silu(const Operand& x);
-/// x / (|x| + 1).
+/// Returns x / (|x| + 1).
 Tensor softsign(const Operand& x);
 
 // Softmax, and cross-entropies computed from logits.
 
-/// softmax() returns e^x divided by its sum over the last axis; log_softmax() returns the logarithm
-/// of softmax().
+/// softmax() returns e^logits divided by its sum over the last axis; log_softmax() returns the
+/// logarithm of softmax().
 Tensor softmax(const Operand& logits);
 Tensor log_softmax(const Operand& logits);
 
-/// labels [batch, ...] int32 or int64, logits [batch, ..., classes] -> loss per label [batch, ...].
-/// A label outside 0 .. classes-1 throws kInvalidArgument, naming the row and the label; on GPUs,
-/// its loss is NaN instead.
+/// Returns the loss of each label: labels [batch, ...] (int32 or int64), logits [batch, ...,
+/// classes] -> [batch, ...]. Throws kInvalidArgument, naming the row and the label, for a label
+/// outside 0 .. classes-1; on GPUs, its loss is NaN instead, and under XLA, 0.
 Tensor sparse_softmax_cross_entropy(const Operand& labels, const Operand& logits);
-/// labels [batch, ..., classes] (each row a distribution), logits of the same shape -> loss [batch,
-/// ...].
+/// Returns the loss of each row: labels [batch, ..., classes] (each row a distribution), logits of
+/// the same shape -> [batch, ...].
 Tensor softmax_cross_entropy(const Operand& labels, const Operand& logits);
 /// Returns the loss per element for labels z and logits x of equal shape: max(x, 0) - x * z + log(1
 /// + exp(-|x|)).

@@ -43,7 +43,8 @@ std::vector<Tensor> attention_grad(const Operand& query, const Operand& key, con
 
 namespace internal {
 
-/// Returns bool [steps, value steps]: true where query i attends to key j under AttentionOptions.
+/// Returns a bool mask [steps, value steps]: true where query i attends to key j in causal
+/// attention.
 Tensor causal_mask(std::int64_t steps, std::int64_t value_steps, std::int64_t steps_before,
                    Device device);
 /// Returns the attention weights [batch, heads, steps, value steps]. They are 0 where `seen`, which

@@ -36,10 +36,10 @@ struct Conv2dTransposeOptions {
   std::int64_t dilation_w = 1;
 };
 
-/// x [batch, height, width, in], filter [kernel_height, kernel_width, in / groups, out] -> [batch,
-/// out_height, out_width, out]. SAME: out_height = ceil(height / stride_h); VALID: ceil((height -
-/// window + 1) / stride_h), window = (kernel_height - 1) * dilation_h + 1. All activations map NaN
-/// to NaN. tf.nn.conv2d.
+/// Convolves x [batch, height, width, in] with filter [kernel_height, kernel_width, in / groups,
+/// out] -> [batch, out_height, out_width, out]. SAME: out_height = ceil(height / stride_h); VALID:
+/// ceil((height - window + 1) / stride_h), window = (kernel_height - 1) * dilation_h + 1. All
+/// activations map NaN to NaN. Corresponds to tf.nn.conv2d.
 Tensor conv2d(const Operand& x, const Operand& filter, Conv2dOptions options = {});
 /// Overload with a bias [out], added before the activation in the same pass.
 Tensor conv2d(const Operand& x, const Operand& filter, const Operand& bias,
@@ -54,8 +54,8 @@ Tensor depthwise_conv2d(const Operand& x, const Operand& filter, Conv2dOptions o
 Tensor depthwise_conv2d(const Operand& x, const Operand& filter, const Operand& bias,
                         Conv2dOptions options = {});
 
-/// x [batch, height, width, in], filter [kernel_height, kernel_width, out, in] -> [batch,
-/// out_height, out_width, out]: the gradient of conv2d() with respect to its image.
+/// Returns the gradient of conv2d() with respect to its image: x [batch, height, width, in], filter
+/// [kernel_height, kernel_width, out, in] -> [batch, out_height, out_width, out]. Corresponds to
 /// tf.nn.conv2d_transpose.
 Tensor conv2d_transpose(const Operand& x, const Operand& filter,
                         Conv2dTransposeOptions options = {});
@@ -63,8 +63,8 @@ Tensor conv2d_transpose(const Operand& x, const Operand& filter,
 Tensor conv2d_transpose(const Operand& x, const Operand& filter, const Operand& bias,
                         Conv2dTransposeOptions options = {});
 
-/// Return the gradients of conv2d(), which are differentiable. `attributes` are those of the
-/// forward call.
+/// Return the gradients of conv2d(), which are differentiable themselves. `attributes` are those of
+/// the forward call.
 Tensor conv2d_backward_input(const Operand& dy, const Operand& filter, const Shape& input_shape,
                              const Conv2dAttributes& attributes);
 Tensor conv2d_backward_filter(const Operand& x, const Operand& dy, const Shape& filter_shape,
@@ -83,12 +83,13 @@ struct Pool2dOptions {
   Padding padding = Padding::kValid;
 };
 
-/// x [batch, height, width, channels] -> [batch, out_height, out_width, channels]. Maxima and
+/// Pool x [batch, height, width, channels] -> [batch, out_height, out_width, channels]. Maxima and
 /// averages ignore padding. The gradient of a maximum goes to the first largest element of the
 /// window.
 Tensor max_pool2d(const Operand& x, Pool2dOptions options = {});
 Tensor average_pool2d(const Operand& x, Pool2dOptions options = {});
-/// x [batch, height, width, channels] -> [batch, channels].
+/// Return the mean or the maximum over all pixels: x [batch, height, width, channels] -> [batch,
+/// channels].
 Tensor global_average_pool2d(const Operand& x);
 Tensor global_max_pool2d(const Operand& x);
 
@@ -106,9 +107,9 @@ struct UpsampleOptions {
   Interpolation interpolation = Interpolation::kNearest;
 };
 
-/// x [batch, height, width, channels] -> [batch, height * factor_h, width * factor_w, channels].
-/// kBilinear has pixel centres at half-integers and repeats the border, as tf.image.resize and
-/// Keras's UpSampling2D do.
+/// Enlarges x [batch, height, width, channels] -> [batch, height * factor_h, width * factor_w,
+/// channels]. kBilinear has pixel centres at half-integers and repeats the border, as
+/// tf.image.resize and Keras's UpSampling2D do.
 Tensor upsample2d(const Operand& x, UpsampleOptions options = {});
 /// Returns the gradient of upsample2d(), of shape `input_shape`. Adds each pixel of dy, times the
 /// weights of the interpolation, to the pixels from which it was interpolated. Differentiable.

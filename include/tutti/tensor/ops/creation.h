@@ -9,7 +9,7 @@
 namespace tutti {
 
 /// Implement arange() for integers and for floating-point numbers. Throw kInvalidArgument for a
-/// step of 0.
+/// step of 0 or too many elements.
 Tensor range_of(std::int64_t start, std::int64_t stop, std::int64_t step, DType dtype,
                 Device device);
 Tensor range_of(double start, double stop, double step, DType dtype, Device device);
@@ -21,7 +21,8 @@ using RangeNumber = std::conditional_t<std::is_integral_v<T>, std::int64_t, doub
 template <class T>
 inline constexpr DType kRangeType = std::is_integral_v<T> ? DType::kInt64 : DType::kFloat32;
 
-/// Returns start, start + step, ..., excluding stop: `arange(2, 9, 3)` is 2, 5, 8. tf.range.
+/// Returns start, start + step, ..., excluding stop: `arange(2, 9, 3)` is 2, 5, 8. Corresponds to
+/// tf.range.
 template <class T>
 requires std::is_arithmetic_v<T> Tensor arange(std::type_identity_t<T> start, T stop,
                                                std::type_identity_t<T> step = 1,
@@ -34,11 +35,12 @@ requires std::is_arithmetic_v<T> Tensor arange(std::type_identity_t<T> start, T 
 template <class T>
 requires std::is_arithmetic_v<T> Tensor arange(T stop) { return arange(T{0}, stop); }
 
-/// Returns `count` equally spaced numbers from `start` to `stop`, both included. tf.linspace.
+/// Returns `count` equally spaced numbers from `start` to `stop`, both included. Corresponds to
+/// tf.linspace.
 Tensor linspace(double start, double stop, std::int64_t count, DType dtype = DType::kFloat32,
                 Device device = current_device());
-/// Returns a matrix [rows, columns] with 1 on the diagonal and 0 elsewhere; columns = -1: square.
-/// tf.eye.
+/// Returns a matrix [rows, columns] with 1 on the diagonal and 0 elsewhere; square if columns is
+/// -1. Corresponds to tf.eye.
 Tensor eye(std::int64_t rows, std::int64_t columns = -1, DType dtype = DType::kFloat32,
            Device device = current_device());
 /// Return a tensor of zeros or ones with the shape, element type and device of x. No gradient flows

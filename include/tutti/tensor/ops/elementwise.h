@@ -7,7 +7,7 @@
 namespace tutti {
 
 /// Return a + b, a - b and a * b. All functions in this file require inputs with the same dtype (a
-/// plain number gets the other operand's) on one device. A wrong shape or dtype throws
+/// plain number takes the other operand's dtype) on one device. A wrong shape or dtype throws
 /// kInvalidArgument, naming the operation, both shapes and the caller's line. CPU kernels run on
 /// the calling thread.
 Tensor add(const Operand& a, const Operand& b);
@@ -22,7 +22,8 @@ Tensor minimum(const Operand& a, const Operand& b);
 /// base^-exponent, truncated.
 Tensor pow(const Operand& base, const Operand& exponent);
 /// Return the quotient rounded towards minus infinity, and the remainder, which has the sign of b.
-/// Both are 0 if an integer is divided by 0, as in numpy. tf.math.floordiv, tf.math.floormod.
+/// Both are 0 if an integer is divided by 0, as in numpy. Correspond to tf.math.floordiv and
+/// tf.math.floormod.
 Tensor floor_divide(const Operand& a, const Operand& b);
 Tensor floor_mod(const Operand& a, const Operand& b);
 /// Returns relu(a + b), the end of a residual block, computed in one pass. Bit-identical to running
@@ -45,7 +46,8 @@ Tensor greater_equal(const Operand& a, const Operand& b);
 Tensor logical_and(const Operand& a, const Operand& b);
 Tensor logical_or(const Operand& a, const Operand& b);
 Tensor logical_not(const Operand& x);
-/// Return bool tensors. Integers are never NaN or infinite. tf.math.is_nan, is_inf, is_finite.
+/// Return bool tensors that are true where x is NaN, infinite or finite. Integers are finite.
+/// Correspond to tf.math.is_nan, is_inf and is_finite.
 Tensor isnan(const Operand& x);
 Tensor isinf(const Operand& x);
 Tensor isfinite(const Operand& x);
@@ -57,14 +59,14 @@ inline Tensor operator<=(const Operand& a, const Operand& b) { return less_equal
 inline Tensor operator>(const Operand& a, const Operand& b) { return greater(a, b); }
 inline Tensor operator>=(const Operand& a, const Operand& b) { return greater_equal(a, b); }
 
-/// Replace `a` with a new tensor; copies of the old tensor keep its value.
+/// Replace `a` with the result; copies of the old tensor keep its value.
 inline Tensor& operator+=(Tensor& a, const Operand& b) { return a = add(a, b); }
 inline Tensor& operator-=(Tensor& a, const Operand& b) { return a = subtract(a, b); }
 inline Tensor& operator*=(Tensor& a, const Operand& b) { return a = multiply(a, b); }
 inline Tensor& operator/=(Tensor& a, const Operand& b) { return a = divide(a, b); }
 
 /// Inverts every bit of an integer, which gives -1 - x, or 255 - x for uint8. For bool, same as
-/// logical_not(). numpy.invert. Throws kInvalidArgument for floating-point types.
+/// logical_not(). Corresponds to numpy.invert. Throws kInvalidArgument for floating-point types.
 Tensor bitwise_not(const Operand& x);
 inline Tensor operator~(const Operand& x) { return bitwise_not(x); }
 
@@ -84,7 +86,7 @@ Tensor reciprocal(const Operand& x);
 /// Return the largest integer <= x or the smallest integer >= x.
 Tensor floor(const Operand& x);
 Tensor ceil(const Operand& x);
-/// Rounds to the nearest integer; ties are rounded to the even integer. tf.round.
+/// Rounds to the nearest integer; ties are rounded to the even integer. Corresponds to tf.round.
 Tensor round(const Operand& x);
 /// Returns the error function of x.
 Tensor erf(const Operand& x);
@@ -103,7 +105,7 @@ Tensor tanh(const Operand& x);
 Tensor softplus(const Operand& x);
 Tensor elu(const Operand& x);
 /// Return the exact GELU, x * Phi(x), and its approximation 0.5 x (1 + tanh(sqrt(2 / pi) (x +
-/// 0.044715 x^3))), Keras's gelu(x, approximate=True).
+/// 0.044715 x^3))), which is Keras's gelu(x, approximate=True).
 Tensor gelu(const Operand& x);
 Tensor gelu_tanh(const Operand& x);
 

@@ -19,7 +19,7 @@ struct BatchNormResult {
 /// variance are 0. Gradients flow through y, mean and variance.
 BatchNormResult batch_norm_training(const Operand& x, const Operand& gamma, const Operand& beta,
                                     double epsilon);
-/// Same as batch_norm_training(), but with given statistics.
+/// Returns y as in batch_norm_training(), but with the given mean and variance.
 Tensor batch_norm_inference(const Operand& x, const Operand& gamma, const Operand& beta,
                             const Operand& mean, const Operand& variance, double epsilon);
 

@@ -53,9 +53,9 @@ inline Tensor truncated_normal(const Shape& shape, NoRandomKey, double mean = 0.
   return truncated_normal(shape, next_random_key(), mean, stddev, dtype, device);
 }
 
-/// Return the elements with indices `first`, `first` + 1, ... of the tensors above. They are
-/// bit-identical to the same elements of a full tensor, because no element depends on the tensor's
-/// size.
+/// Return elements `first`, `first` + 1, ... of the tensors that random_uniform(), random_normal()
+/// and truncated_normal() return. They are bit-identical to the same elements of a full tensor,
+/// because no element depends on the tensor's size.
 Tensor random_uniform_from(std::uint64_t first, const Shape& shape, const RandomKey& key,
                            double low, double high, DType dtype = DType::kFloat32,
                            Device device = current_device());
@@ -75,7 +75,7 @@ inline Tensor dropout(const Operand& x, double rate, NoRandomKey) {
 }
 
 /// Draws `count` classes per row with the probabilities softmax(logits): logits [batch, classes],
-/// floating-point -> int64 [batch, count]. tf.random.categorical.
+/// floating-point -> int64 [batch, count]. Corresponds to tf.random.categorical.
 Tensor random_categorical(const Operand& logits, std::int64_t count,
                           const RandomKey& key = next_random_key());
 inline Tensor random_categorical(const Operand& logits, std::int64_t count, NoRandomKey) {

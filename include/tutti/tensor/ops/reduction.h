@@ -19,8 +19,8 @@ struct ReduceOptions {
 };
 
 /// Returns the sum, added in a fixed order that depends only on the shape. Without elements, the
-/// sum is 0, the product 1, and the mean NaN, as in tf; the maximum is the type's lowest value, and
-/// the minimum its highest.
+/// sum is 0, the product 1 and the mean NaN, as in TensorFlow; the maximum is -infinity or the
+/// lowest integer, and the minimum is +infinity or the highest integer.
 Tensor reduce_sum(const Operand& x, ReduceOptions options = {});
 /// Returns the mean. Floating-point types only.
 Tensor reduce_mean(const Operand& x, ReduceOptions options = {});
@@ -28,12 +28,12 @@ Tensor reduce_mean(const Operand& x, ReduceOptions options = {});
 Tensor reduce_max(const Operand& x, ReduceOptions options = {});
 Tensor reduce_min(const Operand& x, ReduceOptions options = {});
 Tensor reduce_product(const Operand& x, ReduceOptions options = {});
-/// Return the mean of (x - mean)^2, and its square root. Floating-point types only.
-/// tf.math.reduce_variance, tf.math.reduce_std.
+/// Return the mean of (x - mean)^2, and its square root. Floating-point types only. Correspond to
+/// tf.math.reduce_variance and tf.math.reduce_std.
 Tensor reduce_variance(const Operand& x, ReduceOptions options = {});
 Tensor reduce_std(const Operand& x, ReduceOptions options = {});
 /// Returns log(sum(exp(x))), computed without overflow; -inf if there are no elements.
-/// Floating-point types only. tf.reduce_logsumexp.
+/// Floating-point types only. Corresponds to tf.reduce_logsumexp.
 Tensor reduce_logsumexp(const Operand& x, ReduceOptions options = {});
 /// Return true if any element (reduce_any) or every element (reduce_all) is true; bool only.
 Tensor reduce_any(const Operand& x, ReduceOptions options = {});
@@ -76,7 +76,8 @@ struct CumulativeSumOptions {
   /// If true, sums from the end of the axis.
   bool reverse = false;
 };
-/// Returns running sums along an axis. Numbers only; floats are added in double. tf.cumsum.
+/// Returns running sums along an axis. Numeric types only; floats are added in double, except under
+/// XLA. Corresponds to tf.cumsum.
 Tensor cumulative_sum(const Operand& x, CumulativeSumOptions options = {});
 
 /// Returns running products along an axis, like tf.math.cumprod. Floating-point types only.
@@ -88,7 +89,8 @@ struct TopKResult {
   Tensor indices;  // int64
 };
 /// Returns the k largest elements along the last axis, largest first, and their indices: [..., n]
-/// -> [..., k]. Equal elements keep their order; NaN counts as the largest value. tf.math.top_k.
+/// -> [..., k]. Equal elements keep their order; NaN counts as the largest value. Corresponds to
+/// tf.math.top_k.
 TopKResult top_k(const Operand& x, std::int64_t k);
 
 struct SortOptions {
@@ -98,7 +100,7 @@ struct SortOptions {
 /// Sorts the elements along an axis; NaN counts as the largest value. Corresponds to tf.sort.
 Tensor sort(const Operand& x, SortOptions options = {});
 /// Returns the int64 index in x, along the axis, of each element of sort(x). Equal elements keep
-/// their order, even in a descending sort. tf.argsort with stable=True.
+/// their order, even in a descending sort. Corresponds to tf.argsort with stable=True.
 Tensor argsort(const Operand& x, SortOptions options = {});
 
 }  // namespace tutti

@@ -35,7 +35,7 @@ enum class Check {
   kPeerGone,       // the last rank's communicator is destroyed
 };
 
-/// The difference between the calls of two ranks in Check::kMismatch.
+/// Property in which the last rank's call differs from the other ranks' calls in Check::kMismatch.
 enum class MismatchKind { kOperation, kReduceOp, kDType, kCount, kShape, kRoot, kName };
 
 /// Return the name that Case::id() uses.
@@ -90,8 +90,8 @@ struct Subject {
   explicit Subject(const std::string& registered_name, const std::string& plugin_options = "");
 
   /// Sets the devices of local groups. If there are fewer devices than replicas, consecutive
-  /// replicas share one. With GPUs, only local groups are tested, because communicators use host
-  /// memory.
+  /// replicas share a device. With GPUs, only local groups are tested, because communicators use
+  /// host memory.
   void use_devices(std::vector<Device> of_groups);
 
   std::string name;

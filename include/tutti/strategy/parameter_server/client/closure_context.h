@@ -137,8 +137,7 @@ struct ClosureFailure {
 };
 
 /// Error for one or more failed closures, thrown by schedule(), join(), done() and fetch(). Has the
-/// code of the first failure, and its message followed by those of the other failures, one per
-/// line.
+/// code of the first failure. The message lists the failures, at most 16 of them, one per line.
 class ClosureError : public Error {
  public:
   /// `failures`: at least one, in the order in which they occurred.

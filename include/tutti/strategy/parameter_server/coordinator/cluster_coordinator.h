@@ -89,7 +89,7 @@ struct CoordinatorTestAccess;
 
 /// Handle to a strategy's only coordinator. Copies of the handle, and handles created later from
 /// the same strategy, share that coordinator; the options of later handles are ignored. The
-/// coordinator's threads end when the last handle is destroyed. Thread-safe. Like
+/// coordinator's threads end when the last handle is destroyed. Thread-safe. Corresponds to
 /// tf.distribute.coordinator.ClusterCoordinator.
 class ClusterCoordinator {
  public:
@@ -98,10 +98,10 @@ class ClusterCoordinator {
                               ClusterCoordinatorOptions options = {});
 
   /// Registers `fn`, a function or lambda, under the name `step`. Its parameters and result may be
-  /// Tensor, numbers, std::string, and std containers of these; parameters may also be per-worker
-  /// values (T, T& or const T& for a PerWorkerValues<T>). `fn` may capture objects that the program
-  /// created during set-up. Call define() on every task, before start(). Throws kAlreadyExists for
-  /// a name in use, and kFailedPrecondition after start().
+  /// Tensor, numbers, std::string, and std containers of these types; parameters may also be
+  /// per-worker values (T, T& or const T& for a PerWorkerValues<T>). `fn` may capture objects that
+  /// the program created during set-up. Call define() on every task, before start(). Throws
+  /// kAlreadyExists for a name in use, and kFailedPrecondition after start().
   template <class Fn>
   void define(std::string_view step, Fn fn) {
     registry_to_define(step).define(step, std::move(fn));

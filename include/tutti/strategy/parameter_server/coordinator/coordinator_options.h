@@ -29,8 +29,8 @@ struct ClusterCoordinatorOptions {
   /// Time for which start() waits for all workers in other processes. After that it continues with
   /// the workers that have joined.
   Duration join_timeout = durations::kJoinTimeout;
-  /// Time without a live worker after which the first queued closure fails and the others are
-  /// cancelled.
+  /// Time without a live worker after which the first queued closure fails and the other queued
+  /// closures are cancelled.
   Duration most_absence = std::chrono::hours(1);
   /// Time without a finished closure after which a watchdog logs the work in progress and the
   /// stacks of all threads; zero or less disables it.
@@ -39,7 +39,7 @@ struct ClusterCoordinatorOptions {
   /// the loss of a server process ends the run. With a folder, all servers return to the last
   /// version if a server is lost, and the closures since that version are repeated; a restarted
   /// coordinator continues from the last version (num_scheduled()). Only the coordinator accesses
-  /// the folder. One coordinator per folder.
+  /// the folder; each coordinator needs a separate one.
   std::string checkpoint_folder = {};
   /// Time between versions of the checkpoint. Saving a version waits for running closures; if they
   /// take longer than this, the delay is logged.

@@ -19,7 +19,7 @@ namespace tutti {
 /// runs it.
 struct PerWorkerHandle {
   std::uint64_t id = 0;        // id of the definition
-  std::uint64_t instance = 0;  // index of the value among those created from its definition
+  std::uint64_t instance = 0;  // number of the value, unique in the job
   std::string type = {};
   /// Owner that keeps the values alive; not sent to other processes.
   std::shared_ptr<const void> owner = {};

@@ -36,8 +36,8 @@ class WorkerResources {
 /// Throws kInvalidArgument "`who`: expected `expected`, got `got.structure()`".
 [[noreturn]] void fail_conversion(const std::string& who, std::string_view expected,
                                   const Nest& got);
-/// Return the number in `nest`, which must be a scalar tensor. For any other nest, call
-/// fail_conversion().
+/// Return the number in `nest`. Throw kInvalidArgument if `nest` is not a scalar tensor;
+/// integer_of() also throws for a float and for a number outside `low` .. `high`.
 std::int64_t integer_of(const Nest& nest, const std::string& who, std::string_view expected,
                         std::int64_t low, std::int64_t high);
 double number_of(const Nest& nest, const std::string& who, std::string_view expected);

@@ -15,7 +15,7 @@ namespace tutti {
 /// Argument to schedule() for a step whose parameter is T, T& or const T&. The step receives the T
 /// of the worker that runs it; the worker creates it on first use and again after a restart. Copies
 /// share the values. Workers destroy the values when all copies, including those in closures, are
-/// destroyed. tf.distribute.experimental.coordinator.PerWorkerValues.
+/// destroyed. Corresponds to tf.distribute.experimental.coordinator.PerWorkerValues.
 template <class T>
 class PerWorkerValues {
  public:

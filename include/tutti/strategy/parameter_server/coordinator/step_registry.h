@@ -93,7 +93,8 @@ auto as_input(const Body& body) {
 class StepRegistry {
  public:
   /// Registers a function, or a lambda without auto parameters. Throws kAlreadyExists, naming both
-  /// signatures, for a name in use, and kInvalidArgument for an empty name.
+  /// signatures, for a name in use, and kInvalidArgument for a name that is empty or contains '(',
+  /// ':' or a line break.
   template <class Fn>
   void define(std::string_view name, Fn fn) {
     add(definition_of(std::string(name), std::function(std::move(fn))));
@@ -105,7 +106,7 @@ class StepRegistry {
   std::uint64_t define_resource(
       std::string type, std::string text,
       std::function<std::shared_ptr<void>(int worker, std::uint64_t instance)> make);
-  /// Returns the definition. Throws kNotFound if there is none with this id.
+  /// Returns the definition. Throws kNotFound if no definition has this id.
   ResourceDefinition find_resource(std::uint64_t id) const;
 
   /// Returns text for comparing tasks: one line per step, ordered by name, then one line per

@@ -21,8 +21,8 @@ struct ServerOptions {
   std::string job_id = {};
   JobSecret secret = {};
   TlsFiles tls = {};
-  /// Allows an address that other machines can reach even if there is no secret. Set it only on
-  /// isolated networks.
+  /// If true, the server may listen on an address that other machines can reach even without a
+  /// secret. Use only on isolated networks.
   bool allow_insecure_network = false;
 };
 

@@ -1,4 +1,4 @@
-// A client that runs operations and stores variables on tasks of a cluster. tf.Session.
+// Client that runs operations and stores variables on tasks of a cluster, like tf.Session.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -76,14 +76,14 @@ class [[nodiscard]] SessionScope {
 ///
 /// run() records a function and runs it as one program, which is divided among the tasks. Each task
 /// receives its part once, and tasks send values to each other directly. A later step that differs
-/// only in numbers sends only arguments, i.e. tensors that the step did not make. Outside run(),
-/// each operation is a step of its own. Results of operations are fetched when the host first reads
-/// them; reading them within run() throws an error that names the operation. Sessions of one
-/// cluster share variables by name.
+/// only in the values of its arguments, i.e. tensors that the step did not compute, sends only
+/// its arguments. Outside run(), each operation is a step of its own. Results of operations are
+/// fetched when the host first reads them; reading them within run() throws an error that names the
+/// operation. Sessions of one cluster share variables by name.
 ///
 /// If a task dies, its values and variables are lost: errors name them, and a new session continues
-/// with the variables of the other tasks. Thread-safe; a scope belongs to one thread. A handle:
-/// copies share the session, which ends with its last copy, scope, variable or value.
+/// with the variables of the other tasks. Thread-safe; a scope belongs to one thread. Copies of
+/// this handle share the session, which ends with its last copy, scope, variable or value.
 class Session {
  public:
   /// `target`: Server::target() of any task of the cluster, "grpc://host:port". Throws kUnavailable
@@ -93,8 +93,8 @@ class Session {
 
   const std::string& target() const;
   const ClusterSpec& cluster() const;
-  /// Returns the devices of all tasks, e.g. "/job:worker/replica:0/task:1/device:CPU:0". tf's
-  /// list_devices().
+  /// Returns the devices of all tasks, e.g. "/job:worker/replica:0/task:1/device:CPU:0".
+  /// Corresponds to tf.Session.list_devices().
   std::vector<std::string> list_devices() const;
 
   SessionScope scope() const { return SessionScope(*this); }
