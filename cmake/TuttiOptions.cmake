@@ -1,7 +1,7 @@
 # Options, language standard and warning flags of the whole build.
 option(TUTTI_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(TUTTI_BUILD_EXAMPLES "Build the example programs" ${PROJECT_IS_TOP_LEVEL})
-option(TUTTI_LONG_TESTS "With the tests, also build the CUDA module without a GPU and all programs of docs/ (for ./test --full)" ON)
+option(TUTTI_LONG_TESTS "With the tests, also build what only ./test --full runs: long tests, programs of docs/, the CUDA module without a GPU" ON)
 option(TUTTI_BUILD_BENCHMARKS "Build the benchmarks" OFF)
 option(TUTTI_BUILD_FUZZERS "Build tests/fuzz for libFuzzer (clang++ only)" OFF)
 option(TUTTI_INSTALL "Create install rules and packages" ${PROJECT_IS_TOP_LEVEL})
