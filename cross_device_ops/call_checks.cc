@@ -74,7 +74,7 @@ void check_call(const CollectiveCall& call, std::size_t member, std::size_t size
     require(counts.empty() || counts.size() == size, "expected ", size,
             " counts, one per rank, got ", counts.size());
   }
-  if (call.inputs.empty()) return;  // broadcast, barrier
+  if (call.inputs.empty()) return;  // broadcast and barrier have no inputs
   const ConstElements& input = call.inputs.front();
   const Elements* output = call.outputs.data();
   const auto part = [&] {  // offset of this member's part in the longer buffer, in bytes

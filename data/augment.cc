@@ -111,7 +111,7 @@ Tensor mix_rows(const Tensor& tensor, const Partners& partners, const std::vecto
       is_floating(tensor.dtype()), who, ": component '", name,
       "' cannot be mixed; expected a floating-point type, got ", tensor.dtype(), " of shape ",
       tensor.shape(),
-      "; call one_hot() for labels, image::convert_image_dtype() for images, in map()");
+      "; in map(), call one_hot() for labels or image::convert_image_dtype() for images");
   MutableTensor mixed(tensor.shape(), tensor.dtype(), tensor.device());
   visit_floating(tensor.dtype(), who, [&]<class T>() {
     using Wide = std::conditional_t<Half<T>, float, T>;  // 16-bit numbers are rounded once

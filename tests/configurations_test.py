@@ -124,7 +124,7 @@ class Combinations(unittest.TestCase):
 
 
 class WithoutNetwork(unittest.TestCase):
-    def test_is_built_without_a_network(self):
+    def test_builds_without_network_access(self):
         prefix = without_network()
         if not prefix:
             self.skipTest("unshare cannot disable the network on this machine")

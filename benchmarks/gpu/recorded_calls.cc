@@ -39,8 +39,8 @@ void run(const Program& program) {
   if (!sources.empty() && is_floating(y.dtype())) tape.gradient(y, sources);
 }
 
-/// Records the calls of programs. Ends a program at an operation that the CPU does not support for
-/// its type, because there is no reference for that operation.
+/// Records the operations that programs call. Ends each program before the first operation that the
+/// CPU does not support for the input's type, because such an operation has no reference.
 void record(const std::vector<Program>& programs, Recorder& recorder) {
   for (const Program& program : programs) {
     recorder.origin = program.name;

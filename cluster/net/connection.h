@@ -84,7 +84,7 @@ struct Outgoing final : Operation {
   std::array<std::byte, kFrameHeaderBytes + kLongestHead> front{};
   std::size_t front_bytes = 0;
   std::span<const std::byte> body;
-  std::uint32_t crc = 0;  // checksum of the head and the first `num_checked` bytes of the body
+  std::uint32_t crc = 0;  // checksum of the header and the first `num_checked` bytes of the body
   std::size_t num_checked = 0;
   std::size_t written = 0;
   std::vector<std::byte> owned;
@@ -182,7 +182,7 @@ class Connection {
     BufferRef kept;                      // the body of a message without a receiver
     std::byte* target = nullptr;         // memory for the body; nullptr: the body is dropped
     std::size_t arrived = 0;             // received bytes of the body
-    std::uint32_t crc = 0;               // checksum of the head and the bytes received so far
+    std::uint32_t crc = 0;               // checksum of the header and the bytes received so far
     bool has_body() const { return arrived == header.body_bytes; }
   };
 

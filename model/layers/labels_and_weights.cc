@@ -157,9 +157,10 @@ StepWeights::StepWeights(const Tensor& predictions, const Tensor& sample_weight,
   const int axes = axes_of_weights(sample_weight);
   if (axes < 2 && !mask_.defined()) return;
   if (axes > 1 && predictions.rank() <= axes) {
-    fail(ErrorCode::kInvalidArgument, who, ": weights ", sample_weight.shape(),
-         " for steps do not match the predictions; expected predictions [batch, steps, ...], got ",
-         predictions.shape(), "; use weights [batch]");
+    fail(ErrorCode::kInvalidArgument, who, ": weights of shape ", sample_weight.shape(),
+         ", one per step, do not match the predictions; expected predictions [batch, steps, ...], "
+         "got ",
+         predictions.shape(), "; use weights of shape [batch]");
   }
   const int rank = std::max(axes > 1 ? axes : 0, mask_.defined() ? mask_.rank() : 0);
   shape_ = Shape(predictions.shape().dims().first(static_cast<std::size_t>(rank)));

@@ -380,8 +380,12 @@ void ReplicaReducer::begin(std::span<const Variable> variables) {
 void ReplicaReducer::ready(std::size_t index, const Gradient& gradient) {
   const LocalReplicaContext::CommunicationTimer timer(context_);
   if (!buckets_ || index >= given_.size() || given_[index]) {
-    fail(ErrorCode::kFailedPrecondition, "GradientReducer::ready: expected each index below ",
-         given_.size(), " once, between begin() and finish(), got ", index);
+    fail(ErrorCode::kFailedPrecondition,
+         "GradientReducer::ready: expected, between begin() and finish(), each index below ",
+         given_.size(), " exactly once, got ", index,
+         given_.size() <= index ? ""
+         : buckets_             ? " again"
+                                : " outside of them");
   }
   check_gradient(buckets_->variable(index), gradient);
   given_[index] = true;

@@ -38,8 +38,8 @@ std::vector<UpsampleSource<T>> upsample_sources(std::int64_t size, std::int64_t 
   return result;
 }
 
-/// Calls body(offset in the small image, offset in the large one, weight) for every pair in which
-/// the small image's pixel contributes to the large image's pixel.
+/// Calls body(offset in the small image, offset in the large one, weight) for every pair of pixels,
+/// one of each image, in which the small image's pixel contributes to the large image's pixel.
 template <class T, class Body>
 [[gnu::always_inline]] inline void for_each_part(const Shape& small, const UpsampleAttributes& a,
                                                  const Body& body) {

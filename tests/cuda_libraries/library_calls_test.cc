@@ -32,7 +32,7 @@ struct EmptyCall {
 // GPU. On such a machine, other tests run the kernels.
 const bool kGpusAreHidden = ::setenv("CUDA_VISIBLE_DEVICES", "", 1) == 0;
 
-TEST(RealCublas, GpusAreHidden) {
+TEST(RealCublas, FindsNoGpuIfDevicesAreHidden) {
   int count = 0;
   EXPECT_TRUE(kGpusAreHidden);
   EXPECT_TRUE(cudaGetDeviceCount(&count) != cudaSuccess || count == 0) << count;

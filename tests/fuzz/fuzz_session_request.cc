@@ -137,7 +137,7 @@ class FuzzedTask {
     } catch (const Error&) {  // an Error refuses the request; any other exception is a crash
       return;
     }
-    if (!is_run) return;  // other requests may wait until the session ends
+    if (!is_run) return;  // any other request may block until the session ends
     const auto deadline = deadline_after(Clock::system().now(), std::chrono::seconds(100));
     if (!answered->wait_until(deadline)) std::abort();
   }

@@ -374,9 +374,10 @@ TEST(StepWeightsTest, MetricsApplyMaskForEveryPredictionDType) {
 
 TEST(StepWeightsTest, ErrorNamesMismatchedWeights) {
   const Tensor scores = Tensor::zeros({2, 3});
-  EXPECT_INVALID(Loss("mse").per_example(scores, scores, Tensor::ones({2, 3})),
-                 "mse: weights [2, 3] for steps do not match the predictions; expected "
-                 "predictions [batch, steps, ...], got [2, 3]; use weights [batch]");
+  EXPECT_INVALID(
+      Loss("mse").per_example(scores, scores, Tensor::ones({2, 3})),
+      "mse: weights of shape [2, 3], one per step, do not match the predictions; expected "
+      "predictions [batch, steps, ...], got [2, 3]; use weights of shape [batch]");
   EXPECT_INVALID(
       Loss("mse").per_example(labels_of_steps(), numbers_of_steps(), Tensor::ones({2, 3})),
       "mse: the weights do not match the values; expected shape [2, 2]");
@@ -425,7 +426,7 @@ TEST(MetricTest, CountsAboveFloat32PrecisionAreExact) {
   EXPECT_EQ(binary.result().item(), 0.0f);
 }
 
-TEST(MetricTest, NamedAccuracyMatchesLossKind) {
+TEST(MetricTest, AccuracyByNameDependsOnLoss) {
   const Tensor logits = Tensor::from<float>({2, 1}, {0.3, -2});
   const Tensor labels = Tensor::from<float>({2, 1}, {1, 0});
   auto of_logits = MetricSpec("accuracy").make(Loss("binary_crossentropy"));

@@ -522,7 +522,7 @@ int count_of(const std::vector<std::string>& notes, const std::string& what) {
       notes, [&](const std::string& note) { return note.find(what) != std::string::npos; }));
 }
 
-/// Trains two epochs of `num_steps` steps; returns the GPU requests in the second epoch.
+/// Trains for two epochs of `num_steps` steps; returns the GPU calls of the second epoch.
 std::vector<std::string> notes_of_epoch(FakeGpus& gpus, std::int64_t num_steps,
                                         const OptimizerSpec& optimizer) {
   OneDeviceStrategy strategy("gpu:0");

@@ -134,7 +134,7 @@ TEST(ModelFile, LoadsAsCheckpointOrWeights) {
                  "the file contains no model; expected a file written by Model::save()");
 }
 
-TEST(ModelFile, OmitsCompilationOnRequest) {
+TEST(ModelFile, OmitsCompileArgumentsOnRequest) {
   Sequential model = small_model();
   model.compile({.optimizer = "adam", .loss = Loss("own", [](const Tensor& y, const Tensor& p) {
                                         return losses::mean_squared_error(y, p);

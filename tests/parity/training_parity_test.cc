@@ -1,5 +1,5 @@
-// Compares complete training runs with Keras and tf.distribute: networks, fit(), and 1 to 4
-// replicas.
+// Compares complete training runs with the same runs in Keras and tf.distribute, for several
+// networks, fit(), and 1 to 4 replicas.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/parity/parity_record.h"
 #include "tutti/tutti.h"

@@ -20,7 +20,7 @@ struct CsvColumn {
   std::optional<DType> dtype = {};
   /// Value for missing fields (CsvOptions::na_values). Default: a missing field is an error.
   std::optional<double> default_value = {};
-  /// True for a categorical column: its fields are texts, even if they look like numbers, and are
+  /// True for a categorical column: its fields are strings, even if they look like numbers, and are
   /// replaced by their indices in `vocabulary` (int64). A column with a vocabulary is always
   /// categorical.
   bool categorical = false;

@@ -160,8 +160,8 @@ struct StoreOrder {
 
 using Operation = std::variant<CreateShard, ReadShard, ReadRows, AssignShard, ScatterShard,
                                UpdateShard, ReadAwaited, ReportWorker, StoreOrder>;
-/// Returns true if the operation changes the values of existing shards, so that it must be applied
-/// exactly once.
+/// Returns true if the operation changes the values of existing shards and must therefore be
+/// applied exactly once.
 inline bool changes_values(const Operation& operation) {
   return std::holds_alternative<AssignShard>(operation) ||
          std::holds_alternative<ScatterShard>(operation) ||

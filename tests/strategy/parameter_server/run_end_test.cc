@@ -1,5 +1,4 @@
-// Tests when and how a run with parameter servers ends for one of its tasks, and with which exit
-// code.
+// Tests when a task of a parameter-server run ends, how, and with which exit code.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/job_watch.h"
 

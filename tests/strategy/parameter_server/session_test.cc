@@ -384,7 +384,8 @@ TEST_F(SessionTest, NextClientReusesVariablesAndSlots) {
     const std::vector<Variable> w = {variable_on("/job:ps", "w", Tensor::ones({2}))};
     Sgd optimizer(w, {.learning_rate = 1.0, .momentum = 0.9});
     optimizer.apply_gradients(std::vector<Gradient>{Tensor::full({2}, 1.0)});
-    // v = 0.9 v - 1 is -1, -1.9 and -2.71; adding v to w, which starts at 1, gives `expected`.
+    // The steps v = 0.9 * v - 1 give v the values -1, -1.9 and -2.71; each step adds v to w, which
+    // starts at 1.
     const double expected[] = {0.0, -1.9, -4.61};
     EXPECT_NEAR(w[0].value().to_doubles()[0], expected[round], 1e-6);
   }

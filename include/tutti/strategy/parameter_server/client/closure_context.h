@@ -65,8 +65,8 @@ class ClosureContext {
   /// Returns the value of the watermark; 0 if the coordinator has reported none.
   std::uint64_t finished_below() const { return watermark_ ? watermark_->value() : 0; }
   /// Returns true if the result is no longer needed, because another closure failed, the
-  /// coordinator is stopping, or the closure was reassigned to another worker. Long steps check
-  /// this and return or throw.
+  /// coordinator is stopping, or the closure was reassigned to another worker. Long-running
+  /// functions should check this and then return or throw.
   bool cancelled() const { return token_ != nullptr && token_->is_cancelled(); }
   /// Throws kCancelled if cancelled().
   void throw_if_cancelled() const;
