@@ -130,7 +130,7 @@ Gradients add_relu_gradient(const GradientContext& c) {
 Gradients relu_grad_gradient(const GradientContext& c) {
   Gradients result(2);
   if (c.needs(0)) result[0] = relu_grad(c.dy(), c.in(1));
-  return result;  // piecewise constant in y
+  return result;  // none for y: the result is piecewise constant in it
 }
 
 Gradients sigmoid_grad_gradient(const GradientContext& c) {
@@ -193,7 +193,7 @@ Gradients gelu_tanh_grad_gradient(const GradientContext& c) {
   return result;
 }
 
-using C = const GradientContext&;  // short name in the table below
+using C = const GradientContext&;  // alias for the table below
 
 constexpr OpGradient kElementwiseGradients[] = {
     {OpId::kNegate, [](C c) { return single(-c.dy()); }, kNoTensor},

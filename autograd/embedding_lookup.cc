@@ -74,7 +74,7 @@ void record(const Variable& params, const Tensor& indices, const Tensor& values)
 Tensor embedding_lookup(const Variable& params, const Tensor& indices) {
   if (!params.storage().reads_rows()) {
     const Tensor all = params.value();
-    std::optional<DeviceScope> task;  // the variable's task gathers, so only the rows are sent
+    std::optional<DeviceScope> task;  // gathers on the variable's task, which sends only the rows
     if (const auto device = remote_device_of(all)) task.emplace(*device);
     return gather(all, indices);
   }
@@ -124,8 +124,8 @@ void check(const char* who, const Variable& params, const SparseIds& ids,
            ids.examples.shape());
   }
   if (weights && (weights->shape() != ids.ids.shape() || weights->dtype() != params.dtype())) {
-    refuse("expected weights ", ids.ids.shape(), " of ", params.dtype(), ", got ", weights->shape(),
-           " of ", weights->dtype());
+    refuse("expected weights of shape ", ids.ids.shape(), " and dtype ", params.dtype(),
+           ", got shape ", weights->shape(), " and dtype ", weights->dtype());
   }
 }
 

@@ -108,9 +108,9 @@ std::vector<Gradient> GradientTape::gradient_with(const Tensor& target,
                                                   const Tensor& output_gradient,
                                                   std::span<const Variable> variables,
                                                   std::span<const Tensor> values) {
-  internal::require(
-      output_gradient.defined(),
-      "GradientTape::gradient_with: the output gradient is undefined; call gradient()");
+  internal::require(output_gradient.defined(),
+                    "GradientTape::gradient_with: expected a defined output gradient, got an "
+                    "undefined tensor; for ones, call gradient()");
   std::vector<int> slots = impl_->slots(variables);
   for (const int slot : impl_->slots(values)) slots.push_back(slot);
   return impl_->gradient(target, output_gradient, std::move(slots), {});
@@ -294,7 +294,7 @@ class BackwardPass {
   /// to the existing sums, so that the order of additions is the same as without recomputation.
   void process_again(const Node& node, std::span<const Tensor> gradients) {
     const Recomputation& again = *node.recomputation;
-    std::optional<SeparateTapes> alone;  // if recording is stopped, only `recording` records
+    std::optional<SeparateTapes> alone;  // if recording is stopped, detaches the outer tapes
     if (recording_stopped()) alone.emplace();
     Recording recording({.watch_accessed_variables = false});
     std::vector<int> sources, own_slots;  // slots in the new recording and in this one
@@ -335,8 +335,8 @@ class BackwardPass {
       if (targets[i] == kNoSlot || !gradients[i].defined()) continue;
       pass.accumulate(targets[i], Gradient(gradients[i]));
     }
-    pass.num_reported_ =
-        pass.report_order_.size();  // reports no source, because the caller needs the sums
+    // Mark all sources as reported, because the outer pass still adds to their sums.
+    pass.num_reported_ = pass.report_order_.size();
     pass.walk({});
     for (std::size_t s = 0; s < sources.size(); ++s) {
       sums_[index_of(own_slots[s])] = std::move(pass.sums_[index_of(sources[s])]);
@@ -371,7 +371,8 @@ class BackwardPass {
     return function({call, node.input_specs, node.outputs, gradients, needed});
   }
 
-  /// Adds a Gradient or a GradientBlock to the sum of `slot` or, for a read, of its variable.
+  /// Adds a Gradient or a GradientBlock to the sum of `slot` or, if `slot` is a read, of its
+  /// variable.
   template <class Part>
   void accumulate(int slot, const Part& part) {
     const int variable = recording_.variable_slot(slot);
@@ -392,7 +393,7 @@ class BackwardPass {
       if (results_[source].is_none()) {
         missing_.push_back(source);
       } else if (on_ready) {
-        sums_[index_of(slot)].clear();  // so that only the receiver keeps the gradient
+        sums_[index_of(slot)].clear();  // the receiver becomes the only owner
         on_ready(source, std::exchange(results_[source], Gradient()));
       }
     }
@@ -416,7 +417,7 @@ class BackwardPass {
   std::vector<char> depends_;  // by slot: nonzero if the slot depends on a source
   std::vector<char> active_;   // by node
   std::vector<std::size_t> first_use_;     // by slot: the earliest active node that uses the slot
-  std::vector<std::size_t> report_order_;  // source indices, in completion order
+  std::vector<std::size_t> report_order_;  // source indices, in the order of reporting
   std::size_t num_reported_ = 0;
   std::vector<GradientSum> sums_;     // by slot
   std::vector<Gradient> results_;     // by source

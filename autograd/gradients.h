@@ -66,7 +66,7 @@ struct GradientContext {
   /// Gradients of the outputs; undefined for an output that no gradient reaches. At least one is
   /// defined.
   std::span<const Tensor> output_gradients;
-  /// One flag per input: nonzero if the input depends on a source, so that its gradient is needed.
+  /// One flag per input: nonzero if the input depends on a source and therefore needs a gradient.
   std::span<const std::uint8_t> needed_inputs;
 
   const Tensor& in(std::size_t i) const;

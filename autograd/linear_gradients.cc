@@ -121,7 +121,7 @@ Gradients average_pool_grad_gradient(const GradientContext& c) {
   return single(dispatch_one(std::move(call)));
 }
 
-using C = const GradientContext&;  // short name in the table below
+using C = const GradientContext&;  // alias for the table below
 
 constexpr OpGradient kLinearGradients[] = {
     {OpId::kMatMul, matmul_gradient, kFirstTensor | kSecondTensor, kFirstTensor},

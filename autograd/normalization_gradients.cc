@@ -171,7 +171,7 @@ Gradients attention_gradient(const GradientContext& c) {
 }
 
 constexpr std::uint32_t kStatistics = 0b110;  // bits for the outputs mean and variance
-using C = const GradientContext&;             // short name in the table below
+using C = const GradientContext&;             // alias for the table below
 
 constexpr OpGradient kNormalizationGradients[] = {
     {OpId::kBatchNormTraining, batch_norm_training_gradient, kFirstTensor | kSecondTensor,

@@ -41,14 +41,14 @@ struct Recomputation {
 struct Node {
   OpCall call;  // only the inputs that the gradient uses; others are undefined
   std::vector<std::pair<std::size_t, ReadAgain>>
-      read_again;  // only for inputs that are not kept, with their indices
+      read_again;  // indices of inputs that are not kept, with functions that read them
   std::vector<TensorSpec> input_specs;
   std::vector<Tensor> outputs;   // only the outputs that the gradient uses
   std::vector<int> input_slots;  // kNoSlot for an input that is not tracked
   std::vector<int> output_slots;
   BackwardFunction backward;
   std::shared_ptr<const Recomputation> recomputation;
-  std::shared_ptr<const DeviceSpec> remote_device;  // device of the outputs; null for this process
+  std::shared_ptr<const DeviceSpec> remote_device;  // device of the outputs; null if it is local
 };
 
 /// Graph of the operations that run while it is attached. Only operations with a tracked input
@@ -114,14 +114,14 @@ class Recording final : public OpObserver {
 
   bool watch_accessed_variables_;
   bool attached_ = false;
-  std::string_view closed_by_;        // `who` of a closed TapeBoundary, or empty
-  std::size_t first_inner_slot_ = 0;  // first slot that a boundary accepts
+  std::string_view closed_by_;        // `who` of the closed TapeBoundary; empty if there is none
+  std::size_t first_inner_slot_ = 0;  // first slot created inside the boundary
   std::optional<ObserverScope> observer_;
   std::deque<Node> nodes_;
-  std::vector<int> variable_slot_;                         // by slot
-  std::unordered_map<std::uint64_t, int> tensor_slots_;    // by Tensor::id()
-  std::unordered_map<std::uint64_t, int> variable_slots_;  // by VariableStorage::id()
-  std::unordered_map<int, ReadAgain> read_again_;          // by slot: values that nodes do not keep
+  std::vector<int> variable_slot_;                         // indexed by slot
+  std::unordered_map<std::uint64_t, int> tensor_slots_;    // keyed by Tensor::id()
+  std::unordered_map<std::uint64_t, int> variable_slots_;  // keyed by VariableStorage::id()
+  std::unordered_map<int, ReadAgain> read_again_;          // keyed by slot; for values not in nodes
   std::vector<Variable> variables_;
 };
 

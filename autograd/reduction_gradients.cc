@@ -43,7 +43,8 @@ Tensor shifted(const Tensor& x, std::int64_t count, Side side) {
 }
 
 /// Returns a tensor of x's shape, in which each element is the product of all elements of x before
-/// (or after) it in its row. Each step doubles the distance covered, so that few steps are needed.
+/// (or after) it in its row. Each step doubles the distance covered, so the number of steps is
+/// logarithmic.
 Tensor exclusive_product(const Tensor& x, Side side) {
   Tensor product = shifted(x, 1, side);
   for (std::int64_t step = 1; step < x.shape().dim(1); step *= 2) {
@@ -58,7 +59,7 @@ Gradients reduce_mean_gradient(const GradientContext& c) {
   return single(broadcast_to(dy, c.shape(0)));
 }
 
-/// As in tf, equal extreme elements share the gradient.
+/// As in tf, tied elements share the gradient equally.
 Gradients reduce_extreme_gradient(const GradientContext& c) {
   const Reduction reduction(c);
   const Tensor y = reshape(c.out(), reduction.kept);
@@ -92,7 +93,7 @@ Gradients reduce_product_gradient(const GradientContext& c) {
   return single(x.rank() < 2 ? gradient : transpose(gradient, inverse));
 }
 
-using C = const GradientContext&;  // short name in the table below
+using C = const GradientContext&;  // alias for the table below
 
 constexpr OpGradient kReductionGradients[] = {
     {OpId::kReduceSum,

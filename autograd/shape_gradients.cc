@@ -106,7 +106,7 @@ Gradients scatter_rows_gradient(const GradientContext& c) {
   return result;
 }
 
-using C = const GradientContext&;  // short name in the table below
+using C = const GradientContext&;  // alias for the table below
 
 constexpr OpGradient kShapeGradients[] = {
     {OpId::kReshape, [](C c) { return single(reshape(c.dy(), c.shape(0))); }, kNoTensor},

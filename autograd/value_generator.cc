@@ -45,7 +45,8 @@ Tensor elements(const ValueGenerator& g, std::uint64_t first, const Shape& shape
     case Kind::kIdentity:
       break;
   }
-  fail(ErrorCode::kInvalidArgument, "ValueGenerator: expected a kind that generates ranges, got ",
+  fail(ErrorCode::kInvalidArgument,
+       "ValueGenerator: expected kConstant, kUniform, kNormal or kTruncatedNormal, got kind ",
        static_cast<int>(g.kind));
 }
 

@@ -391,7 +391,7 @@ void check_divisors(const Tensor& values, const std::string& who) {
 /// Distinct rows of `slices`, ascending, and the sum of each row's values, added in position order.
 struct SummedRows {
   std::vector<std::int64_t> rows;
-  Tensor values;  // [rows.size(), ...]
+  Tensor values;  // shape [rows.size(), ...]
 };
 
 SummedRows sum_duplicates(const IndexedSlices& slices, const std::vector<std::int64_t>& rows) {
@@ -425,8 +425,8 @@ SummedRows sum_duplicates(const IndexedSlices& slices, const std::vector<std::in
   return result;
 }
 
-/// Returns the beginning of an error text. Dense updates on CPUs build it only for errors, because
-/// building it takes as long as updating a small variable.
+/// Returns the beginning of an error message. Dense updates on CPUs build it only for errors,
+/// because building it takes as long as updating a small variable.
 std::string who_updates(const UpdateRule& rule) {
   return concat("VariableComponent::update (", rule.name(), ")");
 }

@@ -92,7 +92,7 @@ Tensor VariableStorage::checked_value(const Tensor& value, const char* method) c
                     ": the shape does not match; expected ", shape_, ", got ", value.shape());
   if (value.dtype() == dtype_) return value;
   const GradientTape::StopRecording stop;  // the stored value is a constant for every tape
-  const NoDeviceScope where_it_is;         // the value may be on any device
+  const NoDeviceScope where_it_is;         // casts on the value's own device
   return cast(value, dtype_);
 }
 

@@ -180,7 +180,7 @@ CheckpointFile read_checkpoint(const std::string& path) {
   return file;
 }
 
-// One process reads the file for all workers. It sends two texts: first the outcome (path and
+// One process reads the file for all workers. It sends two strings: first the outcome (path and
 // sequence, an error, or nothing), then the values in the file format. Each receiver verifies the
 // checksums again.
 

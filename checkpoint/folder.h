@@ -99,8 +99,8 @@ class FileAppender {
 
 /// Open folder. Functions that write throw kResourceExhausted for a full disk or quota, else
 /// kUnavailable; each error states the path and the reason, a remedy if there is one and, for file
-/// data, the bytes needed and free. Requires: is_plain_name() is true for each name. Symbolic links
-/// are not followed.
+/// data, the number of bytes needed and the number available. Requires: is_plain_name() is true for
+/// each name. Symbolic links are not followed.
 class Folder {
  public:
   /// Opens the folder, following links because the user chose the path. Throws kNotFound or
@@ -143,7 +143,7 @@ class Folder {
   bool remove_folder(const std::string& name) const noexcept;
   /// Makes earlier additions, renames and removals of names survive a power cut.
   void sync() const;
-  /// Locks the folder against savers in other processes until this object is destroyed. Throws
+  /// Locks the folder against saves by other processes until this object is destroyed. Throws
   /// kFailedPrecondition if another process holds the lock.
   void lock() const;
 

@@ -288,12 +288,12 @@ void delete_versions(const std::string& directory) {
   for (const FoundVersion& version : find_versions(*run)) {
     if (version.index) delete_version(*run, version);
   }
-  std::error_code ignored;  // the folder stays if it has other files
+  std::error_code ignored;  // the folder remains if it contains other files
   std::filesystem::remove(directory, ignored);
 }
 
-// Workers that save together exchange small texts: the plan, file indexes, errors. A version that
-// lacks a file is never committed, whatever the order of crashes and errors, because worker 0
+// Workers that save together exchange short strings: the plan, file indexes, errors. A version that
+// lacks a file is never committed, regardless of the order of crashes and errors, because worker 0
 // commits only after every writer has reported its file and worker 0 has seen that file itself.
 
 namespace {
@@ -316,7 +316,7 @@ std::vector<Json> by_all(const CheckpointWorker& self, const std::function<Json(
   }
   std::vector<Json> values;
   std::vector<std::string> messages;
-  std::optional<ErrorCode> code;  // code of the first error, preferring one other than kDataLoss
+  std::optional<ErrorCode> code;  // first code other than kDataLoss, or else kDataLoss
   const std::vector<std::string> texts = self.exchange(own.dump());
   for (std::size_t w = 0; w < texts.size(); ++w) {
     const Json told = Json::parse(texts[w], concat("worker ", w));
@@ -333,7 +333,7 @@ std::vector<Json> by_all(const CheckpointWorker& self, const std::function<Json(
   return values;
 }
 
-/// Returns the numbers of the workers whose text (or flag) is not set.
+/// Returns the numbers of the workers for whose values is_set() returns false.
 template <class Values, class IsSet>
 std::string missing(const Values& values, const IsSet& is_set) {
   std::vector<std::string> numbers;
@@ -427,7 +427,7 @@ bool is_shared(const std::string& directory, const CheckpointWorker& self) {
   std::optional<SharedFolderMark> mark;
   if (self.number == 0) (void)error_of([&] { mark.emplace(directory); });
   const std::string name = self.exchange(mark ? mark->name : "").front();
-  if (name.empty()) return false;  // the save reports the reason
+  if (name.empty()) return false;  // the save that follows reports the reason
   bool is_here = false;
   (void)error_of([&] {
     const std::optional<Folder> folder = Folder::open_if_there(directory);

@@ -66,7 +66,7 @@ struct SafetensorsHeader {
   std::vector<std::pair<std::string, std::string>> metadata;
   std::vector<SafetensorsEntry> entries;  // in file order; cover all bytes after the header
 };
-/// Throws kDataLoss naming the source, the offset and the tensor if an element of type BOOL is
+/// Throws kDataLoss, naming the source, the offset and the tensor, if an element of type BOOL is
 /// neither 0 nor 1; other types allow any bytes. `offset` is the offset of `elements` in the file.
 void require_elements(std::string_view elements, const SafetensorsEntry& entry,
                       std::uint64_t offset, const std::string& source);

@@ -70,7 +70,7 @@ const std::string& require_tensor_file(const VersionIndex& index, const std::str
 CutTensor cut_in(const Json& json, const VersionIndex& index) {
   const std::string& dtype = json.at("dtype").as_string();
   const auto known = dtype_of_safetensors_name(dtype);
-  if (!known) refuse("expected a dtype of safetensors, got '", dtype, "'");
+  if (!known) refuse("expected a safetensors dtype, got '", dtype, "'");
   std::vector<std::int64_t> dims;
   for (const Json& dim : json.at("shape").as_array()) dims.push_back(dim.as_int());
   CutTensor cut{*known, Shape(dims)};
@@ -150,7 +150,7 @@ std::string sealed(Json json) {
 
 std::string format_index(const VersionIndex& index) { return sealed(to_json(index)); }
 
-// An index has exactly one valid text, so that every changed byte is noticed. A correct checksum
+// An index has exactly one valid encoding, so every changed byte is detected. A correct checksum
 // proves nothing about the author, so index_in() checks that the values agree with each other.
 VersionIndex parse_index(std::string_view text, const std::string& source) {
   return damage_if_refused(
@@ -161,8 +161,8 @@ VersionIndex parse_index(std::string_view text, const std::string& source) {
         const Json json(std::move(members));
         if (sealed(json) != text) {
           refuse(
-              "the index is damaged or not from tutti; expected its checksum at the end; call "
-              "load_weights() for a model of another program");
+              "the index is damaged, or another program wrote it; expected a checksum at the end; "
+              "for another program's model, call load_weights()");
         }
         const Json& metadata = json.at("metadata");
         const std::string& format = metadata.at("format").as_string();

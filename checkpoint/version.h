@@ -56,10 +56,10 @@ struct CutTensor {
 struct VersionIndex {
   std::int64_t step = 0;
   std::int64_t sequence = 0;     // 1 for the first save into a folder; the largest is the newest
-  std::uint64_t total_size = 0;  // bytes of all elements
+  std::uint64_t total_size = 0;  // size of all elements, in bytes
   std::string state_file;
   std::map<std::string, IndexedFile> files;
-  std::map<std::string, std::string> weight_map;  // file names by tensor
+  std::map<std::string, std::string> weight_map;  // file name of each tensor
   std::map<std::string, CutTensor> parts;
 
   bool operator==(const VersionIndex&) const = default;
@@ -73,9 +73,9 @@ VersionIndex index_in(const Json& json);
 /// Returns the text of the object `json` with a checksum of that text as its last member.
 std::string sealed(Json json);
 std::string format_index(const VersionIndex& index);
-/// Inverse of format_index(). `source` names the text in errors. Throws kDataLoss for text that is
-/// damaged, truncated, inconsistent or not written by tutti; kUnimplemented for another version of
-/// the format.
+/// Inverse of format_index(). `source` names the text in errors. Throws kDataLoss if the text is
+/// damaged, truncated, inconsistent or not written by tutti, and kUnimplemented for another version
+/// of the format.
 VersionIndex parse_index(std::string_view text, const std::string& source);
 
 /// Returns the name of tensor file `number` (counted from 0) out of `count`; `tag` precedes the
@@ -110,7 +110,8 @@ using WantedParts = std::map<std::string, TensorPart>;
 
 /// Reads all tensors; for a tensor in `wanted`, returns only the wanted elements (as one value).
 /// Does not open files whose elements are all unwanted; reads every other file completely and
-/// verifies its checksum. Throws kDataLoss naming the file, kNotFound if the folder has no index.
+/// verifies its checksum. Throws kDataLoss, naming the file, if one is damaged, and kNotFound if
+/// the folder has no index.
 CheckpointFile read_version(const Folder& folder, const WantedParts& wanted = {});
 
 /// Returns the problems of a version, one line per damaged file; empty if there are none.

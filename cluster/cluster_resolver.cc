@@ -18,7 +18,7 @@ std::map<std::string, int> ClusterResolver::num_accelerators(
   if (!task_type && !task_id) return find_accelerators(std::nullopt);
   const Task asked{task_type.value_or(task_type_), task_id.value_or(task_id_.value_or(0))};
   if (asked == task()) return find_accelerators(std::nullopt);
-  (void)cluster_spec().task_address(asked.type, asked.index);  // throws kNotFound
+  (void)cluster_spec().task_address(asked.type, asked.index);  // throws kNotFound if unknown
   return find_accelerators(asked);
 }
 

@@ -38,7 +38,7 @@ class JsonPlace {
   const Json::Object& object(std::string_view expected) const;
   const Json::Array& array(std::string_view expected) const;
   const std::string& text(std::string_view expected) const;
-  /// Reads an integer from 0 to `largest`; the integer may be written as text ("1").
+  /// Reads an integer from 0 to `largest`; the integer may be a string ("1").
   int index(int largest, std::string_view expected) const;
 
   /// Returns a member; nullopt if it does not exist.

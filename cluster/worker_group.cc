@@ -87,8 +87,8 @@ GroupProgress group_progress(const CallProgress& calls) {
   return {"", calls.entered, calls.finished, calls.call, calls.since};
 }
 
-/// Checks addresses as connect_ranks() does, but before anything starts, so that an error occurs
-/// before other workers start waiting.
+/// Performs the address checks of connect_ranks() in advance, so that an error occurs before other
+/// workers start waiting.
 void check_listen_address(const std::string& address, const WorkerGroupOptions& options) {
   const auto endpoint = internal::parse_listen_address(address);
   internal::require(endpoint,
@@ -281,8 +281,8 @@ void WorkerGroup::join_job(const WorkerGroupOptions& options) {
   plane_ = tutti::join_job(tasks_, static_cast<std::size_t>(worker_), join_options(options));
   const Member self = plane_.client->self();
   strategy_ = ConnectedGroups::of_process().count(self);
-  // A worker can be a replacement only in its first strategy: all workers enter later ones
-  // together.
+  // A process can be a replacement only in its first strategy, because all workers create later
+  // strategies at the same point of the program.
   is_replacement_ = !options.ends_calls && strategy_ == 0 && self.incarnation > 0 &&
                     plane_.client->get(kReadyKey).has_value();
   if (self.incarnation > 0) publish_state(kJoined);
@@ -371,7 +371,7 @@ bool WorkerGroup::all_are_in_this_strategy(TimePoint deadline) {
   }
   if (!ahead.empty()) {
     wait_for_exit(ahead, deadline);
-  } else if (has_unknown) {  // a worker has just joined
+  } else if (has_unknown) {  // a restarted worker has not published its state yet
     Clock::system().sleep_for(durations::kTryAgain);
     return Clock::system().now() >= deadline;  // connect() then names the missing workers
   }

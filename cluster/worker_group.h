@@ -19,10 +19,10 @@
 
 namespace tutti {
 
-/// The group of tasks that train together (chief, then workers), as seen by one of them. Each of
-/// them creates the group at the start; until the last one does, the log names missing workers
-/// every 4.5 s. Later, if a worker dies, stops or hangs, all workers' collectives fail with an
-/// error that names it. Functions that strategies call are virtual, so that a program links gRPC
+/// The group of tasks that train together (chief, then workers), as seen by one task. Each task
+/// creates the group at startup; until the last one has done so, a log line names the missing
+/// workers every 4.5 s. Later, if a worker dies, stops or hangs, all workers' collectives fail with
+/// an error that names it. Functions that strategies call are virtual, so that a program links gRPC
 /// only if it calls join(). Thread-safe.
 class WorkerGroup {
  public:
@@ -45,8 +45,9 @@ class WorkerGroup {
   ControlClient* control() const { return plane_.client.get(); }
 
   /// Returns true if this process replaces one that died after the workers had called remember(). A
-  /// process that restarts before that call is connected as if it were new. Always false for later
-  /// groups of a process, because all workers join such a group together.
+  /// process that restarts before that call is connected as if it were new. Always false after a
+  /// process's first group, because the other workers join its later groups at the same point of
+  /// the program.
   bool is_replacement() const { return is_replacement_; }
   /// Returns true if the workers should reconnect() after a call failed with `error`: that is, if
   /// the job detects, within `patience`, that since the last reconnect() a worker died, was stopped

@@ -1,4 +1,4 @@
-// Line of the user's program with the call that the current thread is executing.
+// Source line of the user's call that the current thread is executing.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

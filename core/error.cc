@@ -8,7 +8,7 @@
 namespace tutti {
 
 std::string_view to_string(ErrorCode code) {
-  // 2 and 7 are codes that gRPC has but tutti does not use.
+  // Codes 2 and 7 exist in gRPC, but tutti does not use them.
   constexpr std::string_view kNames[] = {
       "OK",        "CANCELLED",      "UNKNOWN",       "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
       "NOT_FOUND", "ALREADY_EXISTS", "UNKNOWN",       "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",

@@ -1,4 +1,4 @@
-// Whole files, read and written atomically, and the user's file size limit.
+// Implements reading and atomic writing of whole files, and the user's file size limit.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/file.h"
 

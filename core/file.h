@@ -1,4 +1,4 @@
-// Whole files, written atomically; the user's file size limit; file descriptors.
+// Reads and writes whole files; the user's file size limit; file descriptors.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -25,7 +25,7 @@ namespace tutti {
 std::string read_file(const std::string& path);
 /// Same as read_file(), but returns "" if the file cannot be read.
 std::string read_file_if_any(const std::string& path);
-/// Returns the names in a folder, unordered; empty if it cannot be read.
+/// Returns the names of a folder's entries, in no particular order; empty if it cannot be read.
 std::vector<std::string> names_in_folder(const std::string& path);
 
 /// Writes a temporary file next to `path`, flushes it to disk and renames it to `path`. Creates

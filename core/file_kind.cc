@@ -83,7 +83,7 @@ bool is_tfrecord(std::string_view bytes) {
 std::string_view kind_of_text(std::string_view text) {
   if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
   text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
-  if (text.empty()) return "only white space";
+  if (text.empty()) return kOnlyWhiteSpace;
   for (const std::string_view word : {"<!doctype html"sv, "<html"sv, "<head"sv, "<body"sv}) {
     if (lower_case(text.substr(0, word.size())) == word)
       return "an HTML page (a download that failed?)";

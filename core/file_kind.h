@@ -14,9 +14,11 @@ namespace tutti::internal {
 /// file", "a zip archive (...)", "a Git LFS pointer (...)", "an HTML page (...)", ... Returns ""
 /// for an unknown kind. 512 bytes are enough; the whole file may be passed. Thread-safe.
 std::string kind_of_file(std::string_view first_bytes);
+/// Returned by kind_of_file() for text without any other character.
+inline constexpr std::string_view kOnlyWhiteSpace = "only white space";
 
-/// Same as kind_of_file(), but shows bytes of an unknown kind: "text that begins with 'abc'",
-/// "bytes that begin with 00 1f".
+/// Same as kind_of_file(), but shows the first bytes of a file of unknown kind: "text that begins
+/// with 'abc'", "bytes that begin with 00 1f".
 std::string describe_file(std::string_view first_bytes);
 
 /// Returns "; the file is <kind>", to be appended to another error, or "" for an unknown kind.

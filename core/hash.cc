@@ -48,7 +48,7 @@ std::string hash_of(std::string_view text) { return hash_of(std::as_bytes(std::s
 
 namespace tutti::internal {
 
-// CRC32C, by ISA-L.
+// CRC32C, computed by ISA-L.
 
 std::uint32_t crc32c_of(std::span<const std::byte> bytes, std::uint32_t crc) {
   constexpr std::size_t kMostAtOnce = std::size_t{1} << 30;  // ISA-L's lengths are ints

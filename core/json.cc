@@ -22,7 +22,7 @@ constexpr const char* kKindNames[] = {"null",     "true or false", "a number", "
 Json::Json(std::uint64_t value) : value_(static_cast<std::int64_t>(value)) {
   if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
     fail(ErrorCode::kOutOfRange, "Json: number too large; expected at most 2^63 - 1, got ", value,
-         "; store it as text");
+         "; store it as a string");
   }
 }
 
@@ -111,7 +111,7 @@ void Json::push_back(Json value) {
   array->push_back(std::move(value));
 }
 
-// Writing, by nlohmann's writer.
+// Serialisation with nlohmann-json.
 
 namespace {
 
@@ -242,7 +242,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   }
 
   /// Throws if the text contains a zero byte. nlohmann's lexer would treat a zero byte between
-  /// values as the end and ignore everything after it.
+  /// values as the end of the text and ignore everything after it.
   void refuse_zero_bytes() const {
     const std::size_t zero = text_.find('\0');
     if (zero != std::string_view::npos) fail_at(zero, "a zero byte");
@@ -327,7 +327,7 @@ Json Json::parse(std::string_view text, std::string_view source) {
 
 namespace tutti::internal {
 
-// C++ values as JSON: checks of parsed values.
+// Conversion of C++ numbers to and from JSON, and checks of parsed values.
 
 Json json_of_double(double value) {
   if (std::isfinite(value)) return value;

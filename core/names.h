@@ -116,8 +116,8 @@ inline std::vector<std::string> split_text(std::string_view text, char separator
 }
 
 /// Returns `text` for use in a message, as valid UTF-8 on one line. Control characters, line
-/// separators and invalid bytes each become '?'. A text longer than `most` bytes is truncated
-/// between two characters and ends in "...".
+/// separators and invalid bytes each become '?'. Text longer than `most` bytes is truncated between
+/// two characters and ends in "...".
 std::string one_line(std::string_view text, std::size_t most = 60);
 
 }  // namespace tutti

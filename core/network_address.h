@@ -8,7 +8,7 @@
 
 namespace tutti::internal {
 
-/// Parts of an address, as views into its text.
+/// Parts of an address, as views into the address.
 struct AddressParts {
   std::string_view host;  // without brackets
   std::string_view port;  // not checked

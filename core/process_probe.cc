@@ -37,7 +37,7 @@ struct StatLine {
 };
 
 /// Parses "812 (name) S 1 ...". A name may contain any character, so fields are counted from the
-/// last closing bracket.
+/// last closing parenthesis.
 std::optional<StatLine> read_stat(const std::string& path) {
   const std::string line = read_file_if_any(path);
   const std::size_t bracket = line.rfind(')');
@@ -83,7 +83,7 @@ ProcessIdentity find_out() {
   self.host = host_name();
   self.boot_id = read_file_if_any("/proc/sys/kernel/random/boot_id");
   self.boot_id = self.boot_id.substr(0, self.boot_id.find('\n'));
-  // Containers on one machine have PID namespaces of their own.
+  // Each container on a machine has its own PID namespace.
   self.machine = concat(self.boot_id, " ", read_link("/proc/self/ns/pid"));
   self.unique = new_unique_name();
   return self;
@@ -201,7 +201,7 @@ namespace {
 constexpr int kMostFrames = 64;
 
 /// Result of the signal handler. The handler fills it in only if `asked_thread` is still its own
-/// thread's id, so that a late answer cannot overwrite the next thread's answer.
+/// thread's id, so that a late result cannot overwrite the next thread's result.
 struct Answer {
   std::atomic<int> asked_thread{0};
   std::array<void*, kMostFrames> frames;

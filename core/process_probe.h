@@ -22,7 +22,7 @@ struct ProcessIdentity {
 };
 const ProcessIdentity& this_process();
 
-/// Number of processes that a launcher states in an environment variable.
+/// Number of processes according to a launcher's environment variable.
 struct LaunchedCopies {
   int count = 1;
   std::string sign;  // "WORLD_SIZE=4 (torchrun)"

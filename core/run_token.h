@@ -54,14 +54,14 @@ class BlockedScope {
   RunToken* token_;
 };
 
-// Spinning: a thread polls for up to 200 microseconds before it sleeps, if that is worthwhile.
+// Spinning: if it is worthwhile, a thread polls for up to 200 microseconds before it sleeps.
 
 /// Returns true if every awake thread of this process can have a core of its own. The threads that
 /// Executor::system() did not start count as one, or as none if one of them sleeps. Thread-safe.
 bool cores_to_spare();
 
 /// Predictor that decides from earlier attempts when spinning is worthwhile. An attempt fails if it
-/// ends before the condition holds, or if other programs wanted the core. After a failure, the next
+/// ends before the condition holds, or if other programs needed the core. After a failure, the next
 /// waits sleep immediately; each further failure increases the number of such waits. Use one object
 /// for each place in the code that waits. Not thread-safe.
 class SpinPredictor {

@@ -173,7 +173,7 @@ BlockedScope::~BlockedScope() {
 
 bool BlockedScope::current_thread_holds_token() { return current_token != nullptr; }
 
-// Spinning before sleeping.
+// Spinning, for threads that poll before they sleep.
 
 bool cores_to_spare() {
   static const int cores = num_hardware_threads();

@@ -1,4 +1,5 @@
-// Per-thread counters of tutti/core/random.h: random draws, and numbers of layers and variables.
+// Per-thread state of tutti/core/random.h: the number of random draws, and the numbering of layers
+// and variables.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -6,8 +7,8 @@
 
 namespace tutti::internal {
 
-/// Returns how many random draws this thread has made: calls to current_random_context() or
-/// next_call_ordinal(), which supply random keys, and to note_random_step().
+/// Returns the number of random draws by this thread: its calls to current_random_context(),
+/// next_call_ordinal() and note_random_step().
 std::uint64_t num_random_draws();
 /// Increments num_random_draws(). Called at the end of a training step, because the next step uses
 /// different random numbers.

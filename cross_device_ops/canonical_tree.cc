@@ -427,8 +427,8 @@ namespace {
 
 using Segment = SegmentedSum::Segment;
 
-/// Size in bytes of a block that stays in a cache, so that preparing values for the addition and
-/// processing the sums afterwards are cheap.
+/// Size in bytes of a block, which stays in a cache while its values are converted, added and
+/// checked.
 constexpr std::size_t kSegmentBlock = std::size_t{64} << 10;
 
 template <class Visitor>

@@ -68,8 +68,8 @@ class CollectiveEngine {
   virtual std::vector<std::string> states_of_ranks(TimePoint deadline) = 0;
 };
 
-// The engines. Those that take a Group throw kInvalidArgument unless it has one local device and a
-// transport of its size and rank.
+// Functions that create engines. Those that take a Group throw kInvalidArgument unless the group
+// has one local device and a transport of the group's size and rank.
 
 /// Returns the "canonical" engine for a rank whose transport has host_memory(). Reductions follow
 /// the canonical tree. Each rank combines small buffers by itself. Buffers in HostMemory (for

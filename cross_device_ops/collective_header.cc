@@ -36,7 +36,7 @@ void require_valid(const CollectiveHeader& h) {
          "an unknown ", what, ": ", value);
   };
   if (h.collective > Collective::kBarrier) damaged("collective", static_cast<int>(h.collective));
-  const auto op = static_cast<std::uint8_t>(h.op);  // a char above 127 would be negative
+  const auto op = static_cast<std::uint8_t>(h.op);  // the signed bit-field may be negative
   if (op > static_cast<std::uint8_t>(ReduceOp::kProduct)) damaged("reduction", int{op});
   if (h.dtype > DType::kFloat16) damaged("type", static_cast<int>(h.dtype));
   if (h.refused > 1) damaged("refusal", static_cast<int>(h.refused));

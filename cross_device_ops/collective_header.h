@@ -1,5 +1,5 @@
-// Description of a rank's call, which makes a mismatch an error instead of a hang; reasons why a
-// call ended.
+// Header that describes a rank's call, so that a mismatch causes an error instead of a hang;
+// reasons why a call ended.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -28,7 +28,7 @@ enum class Mismatch {
   kShape,
   kRoot,
   kName,
-  kArguments,  // one rank refuses its own call
+  kArguments,  // one rank's arguments are invalid
 };
 std::string_view to_string(Mismatch mismatch);
 
@@ -54,7 +54,7 @@ struct CollectiveHeader {
   std::uint8_t refused = 0;      // 1: this rank cannot make the call
   std::array<char, 48> name{};   // truncated, null-terminated
   std::array<char, 40> file{};   // end of the source file's path
-  std::array<char, 40> shape{};  // text, truncated
+  std::array<char, 40> shape{};  // shape as a string, truncated
 
   /// Marks a call that this rank cannot make and only announces to the other ranks. The reason
   /// replaces the name and the shape, and is truncated to fit.
@@ -62,8 +62,8 @@ struct CollectiveHeader {
   bool is_refused() const { return refused != 0; }
   /// Returns a hash of all fields that must be equal on all ranks.
   std::uint64_t fingerprint() const;
-  /// Records the current name by setting two of the 64 bits of names_seen, enough to distinguish a
-  /// changed order of calls from a new name.
+  /// Records the current name by setting two of the 64 bits of names_seen, which suffices to
+  /// distinguish a changed order of calls from a new name.
   void remember_name();
   /// Returns the first difference; nullopt for equal calls. Returns kOrder if the sequence numbers
   /// differ, or if each rank has already made a call with the other's name.
@@ -81,13 +81,13 @@ CollectiveHeader decode_header(std::span<const std::byte> bytes);
 /// Returns "collective mismatch (dtype): rank 0 calls all_reduce(...) #17 at a.cc:3; rank ...".
 std::string mismatch_message(const CollectiveHeader& a, const CollectiveHeader& b);
 
-/// Text in every error about ranks that did not join in time.
+/// Text that every error about ranks that did not join in time contains.
 inline constexpr std::string_view kMissing = " before the deadline; ";
 
 /// Returns true if the error reports that two ranks' calls differ.
 bool is_mismatch(const Error& error);
 
-/// Returns the original of an error that another rank reported as kAborted with the original text:
+/// Restores the code of an error that another rank reported as kAborted with the original text:
 /// kInvalidArgument for a mismatch, and kDeadlineExceeded for ranks that did not join. Returns any
 /// other error unchanged. All ranks therefore throw the same code.
 Error as_it_was(const Error& error);

@@ -97,7 +97,8 @@ ReplicaBuffer buffer_of(const MutableTensor& tensor);
 // The following functions require buffers of the same length and dtype, each with a `work`.
 
 /// Combines in place: each device computes a slice from all buffers, then the slices are copied to
-/// all devices. A device reads (V-1)/V of a buffer from its peers twice, as much as in a ring.
+/// all devices. With V devices, each reads (V-1)/V of a buffer from its peers twice, as much as in
+/// a ring.
 void canonical_on_gpus(ReduceOp op, std::span<const ReplicaBuffer> buffers);
 
 /// Combines tensors of the same shape and dtype, located on any GPUs; returns the result on device

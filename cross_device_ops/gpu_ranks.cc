@@ -1,4 +1,4 @@
-// GPUs of several ranks as one NCCL group.
+// Combines the GPUs of several ranks into one NCCL group.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/gpu_ranks.h"
 
@@ -53,7 +53,7 @@ GpuChoice choose_for_gpus(std::span<const Device> devices) {
 
 namespace {
 
-/// Number of leading bytes of a text that are sent together with its length.
+/// Number of leading bytes of a string that are sent together with its length.
 constexpr std::size_t kInlineText = 248;
 
 struct AnnouncedText {
@@ -112,7 +112,7 @@ GpusOfRank GpusOfRank::from_text(const std::string& text) {
 
 GpusOfRank gpus_for_nccl(std::span<const Device> devices) {
   GpusOfRank gpus;
-  // One "<machine>/0000:02:00.0" per GPU.
+  // Appends "<machine>/0000:02:00.0 " for each GPU.
   const std::string& machine = this_process().boot_id;
   for (const Device& device : devices) {
     if (!is_any_gpu(device) || machine.empty()) continue;

@@ -46,8 +46,8 @@ std::string make_nccl_id();
 /// Returns why "nccl" cannot be used here, in one line; empty if it can.
 std::string why_no_nccl();
 
-/// Gathers one text from each rank; returns them in rank order. Collective. Compares the first 47
-/// characters of `name` across the ranks. Throws the same errors as Communicator.
+/// Gathers one string from each rank; returns the strings in rank order. Collective. Compares the
+/// first 47 characters of `name` across the ranks. Throws the same errors as Communicator.
 std::vector<std::string> gather_texts(Communicator& communicator, std::string_view own,
                                       std::string_view name);
 
@@ -71,7 +71,7 @@ GpusOfRank gpus_for_nccl(std::span<const Device> devices);
 std::string why_not_all(std::string_view who, std::span<const GpusOfRank> ranks);
 
 /// Creates the operation "nccl" over `group`. It needs neither a store nor a transport, because
-/// `gather` distributes NCCL's id as text. Collective. If one rank fails, all ranks throw its
+/// `gather` distributes NCCL's id as a string. Collective. If one rank fails, all ranks throw its
 /// error, which names that rank: "rank 1: nccl: ...".
 std::unique_ptr<CrossDeviceOps> connect_by_nccl(std::string_view who, Group group, Duration timeout,
                                                 const GatherTexts& gather);

@@ -235,9 +235,9 @@ Dataset cutmix(const Dataset& batches, CutmixOptions options) {
 
 namespace tutti::internal {
 
-// The beta distribution, from two gamma distributions.
+// Samples of the beta distribution, computed from two gamma-distributed numbers.
 
-// Let n = 2 * (kTries * g + t). Gamma variable g's try t draws a normal number from block n and a
+// Let n = 2 * (kTries * g + t). Try t for gamma variable g draws a normal number from block n and a
 // uniform number from block n + 1. A shape below 1 needs one more block, which follows those of
 // both variables. The blocks used depend only on the key.
 

@@ -22,7 +22,7 @@ PassShard shard_of(const PassShard& whole, const PassShard& part) {
   return {whole.count * part.count, whole.index + part.index * whole.count};
 }
 
-/// Source whose iterators are made from a shard and an iterator over the input source.
+/// Source that wraps each of its input's iterators in an `Iterator` over one shard.
 template <class Iterator>
 class ShardSource : public internal::Decorator<ShardSource<Iterator>, Iterator, PassShard> {
  public:
@@ -78,8 +78,8 @@ namespace {
 /// Number of files in each source at the start of a pipeline; nullopt if unknown.
 using FileCounts = std::vector<std::optional<std::int64_t>>;
 
-// Returns true if all sources at the start of the pipeline read files; appends each one's number of
-// files.
+// Returns true if all sources at the start of the pipeline read files; appends the number of files
+// of each source.
 bool find_files(const DatasetSource& source, FileCounts& counts) {
   if (const auto files = source.files()) {
     counts.push_back(files->count);
@@ -119,8 +119,8 @@ SourcePtr with_files_of(const SourcePtr& source, const PassShard& worker) {
        "; try smaller batches, fewer workers or AutoShardPolicy::kOff");
 }
 
-// Yields elements index, index + count, ... of a pass that has either no elements or at least
-// `count`.
+// Yields elements index, index + count, ... of a pass. Throws if the pass has elements, but fewer
+// than `count`.
 class DataShardIterator : public ShardIterator {
  public:
   DataShardIterator(std::unique_ptr<ElementIterator> below, const PassShard& part)

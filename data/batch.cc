@@ -88,7 +88,7 @@ using Dims = std::vector<std::int64_t>;
 
 Dims dims_of(const Shape& shape) { return Dims(shape.begin(), shape.end()); }
 
-// Returns, for each dimension, the largest size of component `component`.
+// Returns the largest size of each dimension of component `component` in the rows.
 Dims largest_dims(const std::vector<Element>& rows, std::size_t component) {
   Dims dims = dims_of(rows[0][component].shape());
   for (const Element& row : rows) {
@@ -315,7 +315,7 @@ class PackIterator : public ElementIterator {
   std::unique_ptr<ElementIterator> below_;
   const Packing packing_;
   std::vector<std::int64_t> numbers_;
-  std::int64_t begin_ = 0;  // index of the next row in numbers_
+  std::int64_t begin_ = 0;  // index in numbers_ at which the next row begins
 };
 
 class PackSource : public internal::Decorator<PackSource, PackIterator, Packing> {

@@ -257,8 +257,8 @@ CsvReader::Stop CsvReader::read_plain(CsvRecord& record) {
     if (is_stop(byte)) return stop_at(byte);
     if (byte == '"' && dialect_.quotes) {
       refuse("field ", record.size() + 1,
-             ": expected a quote only at the start of a field, got one within; write the "
-             "field as \"...\" with \"\" for the quote, or set CsvOptions::quotes = false");
+             ": expected a quote only at the start of a field, got one inside a field; write "
+             "the field as \"...\" with \"\" for the quote, or set CsvOptions::quotes = false");
     }
     require_short(record);
     record.text_.push_back(static_cast<char>(byte));
@@ -306,7 +306,8 @@ bool parse_bool(std::string_view text, bool& value) {
   return value || lower == "false" || lower == "0";
 }
 
-/// Parses a number of type T; returns true if the whole text is the number. Floats may underflow.
+/// Parses a number of type T; returns true if `text`, apart from spaces around it, is one number.
+/// Floats may underflow.
 template <class T>
 bool parse(std::string_view text, T& value) {
   text = trimmed(text);
@@ -346,7 +347,7 @@ void append_as(T value, DType stored, std::string& bytes) {
   });
 }
 
-// Returns a field quoted for messages, shortened if it is long.
+// Returns a field in quotes for a message, truncated if it is long.
 std::string shown(std::string_view text) {
   constexpr std::size_t kLongest = 60;
   if (text.size() <= kLongest) return concat("'", text, "'");
@@ -387,7 +388,7 @@ namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/// Removes a sign at either end of `text`; returns true if there was one.
+/// Removes a currency or percent sign from either end of `text`; returns true if there was one.
 bool remove_sign(std::string_view& text) {
   for (const std::string_view sign : {"$", "%", "\xe2\x82\xac", "\xc2\xa3", "\xc2\xa5"}) {
     if (text.starts_with(sign))

@@ -25,7 +25,7 @@ CsvReader open_reader(const CsvOptions& options, const std::string& path) {
   const std::string kind = kind_of_file(file.bytes_ahead());
   // Files that are empty or contain only white space have no records; the caller decides whether
   // that is an error.
-  if (!file.bytes_ahead().empty() && !kind.empty() && !kind.starts_with("white space")) {
+  if (!file.bytes_ahead().empty() && !kind.empty() && kind != kOnlyWhiteSpace) {
     fail(ErrorCode::kDataLoss, path, ":1: expected a CSV file, got ", kind);
   }
   return CsvReader(std::move(file), {options.delimiter, options.quotes, options.skip_initial_space,
@@ -231,7 +231,7 @@ void require_asked_categories(const CsvSchema& schema) {
     if (schema.options.pack_features && !is_label) {
       fail(ErrorCode::kInvalidArgument, "read_csv: ", what,
            "; expected only numbers with pack_features; use CsvColumn::categorical, which packs "
-           "the index of each text in the vocabulary");
+           "each value's index in the vocabulary");
     }
     if (field.mostly_numbers) {
       log_warning(concat("read_csv: ", what,
@@ -281,8 +281,8 @@ struct Kind {
   bool has_value = false;
   std::int64_t num_numbers = 0;  // number of numeric fields, including those in unsupported formats
   std::int64_t num_texts = 0;
-  std::string first_text = {};  // first field that is not a number, with its line
-  std::string text_form = {};   // format of the first text that looks like a number
+  std::string first_text = {};  // field to show in errors, with its line
+  std::string text_form = {};   // format of the first number that is unsupported
 
   void add(std::string_view text, std::int64_t line) {
     has_value = true;

@@ -80,7 +80,7 @@ struct CsvField {
   DType stored = DType::kFloat32;  // type of its component
   bool inferred = false;           // true if the type was inferred from records
   std::string text = "";           // a sample field and its line: "'six' in line 4"
-  std::string text_form = "";   // number format of that text, if it is a number: "a decimal comma"
+  std::string text_form = "";   // number format of that field, if it is a number: "a decimal comma"
   bool mostly_numbers = false;  // true if most fields are numbers, but some are not
   std::unordered_map<std::string, std::int64_t> places = {};  // index of each vocabulary entry
 
@@ -97,8 +97,8 @@ struct CsvSchema {
   std::vector<CsvField> fields;  // in component order, with the label last
 };
 
-/// Opens `path` and reads its header. Throws kInvalidArgument if it differs from the header of the
-/// schema.
+/// Opens `path` and reads its header. Throws kInvalidArgument if the header differs from the
+/// schema's.
 CsvReader open_csv(const CsvSchema& schema, const std::string& path);
 /// Reads the next record; returns false at the end. Throws kDataLoss for a wrong number of fields.
 bool next_record(const CsvSchema& schema, CsvReader& reader, CsvRecord& record);
@@ -107,21 +107,21 @@ bool next_record(const CsvSchema& schema, CsvReader& reader, CsvRecord& record);
 CsvSchema select_columns(std::vector<std::string> paths, CsvOptions options);
 /// Infers missing types from up to `max_rows` records of each of the first `num_files` files.
 void infer_types(CsvSchema& schema, std::size_t num_files, std::int64_t max_rows);
-/// Warns about columns that become categories although most of their fields are numbers. Throws
-/// kInvalidArgument for inferred categories that would be packed into features.
+/// Warns about columns that become categorical although most of their fields are numbers. Throws
+/// kInvalidArgument for inferred categorical columns that would be packed into features.
 void require_asked_categories(const CsvSchema& schema);
 /// Collects missing vocabularies from all records.
 void find_vocabularies(CsvSchema& schema);
-/// Completes the schema, so that every type is known. Throws kInvalidArgument for a category
-/// without a vocabulary and for defaults of the wrong type.
+/// Completes the schema, so that every type is known. Throws kInvalidArgument for a categorical
+/// column without a vocabulary, and for defaults of the wrong type.
 void complete_schema(CsvSchema& schema);
 
 /// Returns true if the field marks a missing value.
 bool is_missing(const CsvOptions& options, std::string_view text);
 /// Returns true if `text`, apart from spaces around it, is a number of type `dtype`.
 bool is_number(std::string_view text, DType dtype);
-/// Returns why a text that looks like a number cannot be parsed: "a decimal comma", "thousands
-/// separators", "a currency or percent sign"; "" for other texts.
+/// Returns why a string that looks like a number cannot be parsed: "a decimal comma", "thousands
+/// separators", "a currency or percent sign"; "" for other strings.
 std::string_view foreign_number_form(std::string_view text);
 /// Returns the likely delimiter of a record that was read as the single field `text`, or nullopt.
 std::optional<char> other_delimiter(const CsvOptions& options, std::string_view text);

@@ -1,5 +1,5 @@
-// Iteration over datasets; sources (numbers, generators, tensors); unbatch, take, skip, repeat,
-// shuffle, cache; elements.
+// Implements Element and Dataset: iteration, sources (numbers, generators, tensors), unbatch, take,
+// skip, repeat, shuffle and cache.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/dataset.h"
 
@@ -390,7 +390,7 @@ class RepeatIterator : public ElementIterator {
     const bool was_empty = taken_ == 0;
     pass_.reset();
     ++pass_number_;
-    // End here: endless repetition of an empty dataset would never return.
+    // Stops here, because endless repetition of an empty dataset would never return.
     if (was_empty && count_ == kInfinite) count_ = 0;
   }
 
@@ -709,7 +709,7 @@ Element Element::to(Device device) const {
 
 const Tensor& Batch::labels() const {
   if (!has_labels()) {
-    fail(ErrorCode::kNotFound, "Batch::labels: the dataset yields no second component; got [",
+    fail(ErrorCode::kNotFound, "Batch::labels: expected elements with at least 2 components, got [",
          join(element_.names()), "]");
   }
   return element_[1];

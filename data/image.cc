@@ -294,7 +294,7 @@ class PngReader {
   // Throws if the file is too short for the image: deflate compresses by a factor of at most 1032.
   void require_plausible(std::size_t unpacked) const {
     constexpr std::size_t kLargestRatio = 1032;
-    constexpr std::size_t kBitsPerByte = 8;  // a pixel takes at least one bit of the file
+    constexpr std::size_t kBitsPerByte = 8;  // uncompressed, a pixel has at least one bit
     constexpr std::size_t kExpansion = kBitsPerByte * 4;
     if (unpacked / kLargestRatio / kExpansion <= bytes_.size()) return;
     fail_at(source_, offset_, "the file ends early; expected an image of ", unpacked,
@@ -535,7 +535,7 @@ class Writer {
 
   std::string run(const Tensor& image, int quality) {
     if (!write(image.shape(), image.host_span<std::uint8_t>().data(), quality)) {
-      fail(ErrorCode::kInternal, "encode_jpeg: libjpeg refuses an image of shape ", image.shape(),
+      fail(ErrorCode::kInternal, "encode_jpeg: libjpeg rejects an image of shape ", image.shape(),
            ": ", errors_.message);
     }
     return std::string(reinterpret_cast<const char*>(buffer_), size_);

@@ -1,4 +1,4 @@
-// Folders of images.
+// Reads folders of images.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/names.h"
 #include "tutti/data/image.h"
@@ -131,8 +131,8 @@ void cut(std::vector<ImageFile>& images, const ImageFolderOptions& options) {
   }
   internal::require(!images.empty(),
                     "image_folder: expected at least one image in the subset, "
-                    "got none of ",
-                    count, " with validation_split ", options.validation_split);
+                    "got 0 of ",
+                    count, " images with validation_split ", options.validation_split);
 }
 
 void require_options(const ImageFolderOptions& options) {

@@ -86,7 +86,7 @@ struct RowCopy {
   }
 };
 
-/// Returns a window of the image; `mode` determines the pixels outside the image. Used for cropping
+/// Returns a rectangle of the image; `mode` determines pixels outside the image. Used for cropping
 /// and padding.
 Tensor window(const Tensor& image, const ImageExtents& size, std::int64_t top, std::int64_t left,
               std::int64_t height, std::int64_t width, PaddingMode mode) {
@@ -247,7 +247,7 @@ Tensor erase(const Tensor& image, std::int64_t top, std::int64_t left, std::int6
 
 namespace {
 
-/// Returns a channel's value as float32; 1 is the maximum.
+/// Returns a channel's value as float32, on a scale where white is 1.
 inline float load(float value) { return value; }
 inline float load(std::uint8_t value) { return static_cast<float>(value) * (1.0f / 255.0f); }
 
@@ -455,8 +455,7 @@ Tensor per_image_standardization(const Tensor& image) {
   return result.freeze();
 }
 
-// Random image steps. Each uses the 64-bit numbers at positions 0, 1, ... of its stream, in this
-// order.
+// Random image steps. Each step draws random numbers 0, 1, ... of its stream, in this order.
 
 namespace {
 

@@ -37,7 +37,7 @@ void wait_for_input(CondVar& condition, Mutex& mutex, std::string_view who,
     log_warning(concat(who, ": no element has arrived for ", minute, " minutes"));
   }
   fail(ErrorCode::kDeadlineExceeded, who, ": expected an element within ", kMinutes,
-       " minutes, got none; find the function in this dataset that hangs");
+       " minutes, got none; check whether a function of this dataset hangs");
 }
 
 /// Waits until ready(), without a time limit, because a data thread is idle until its consumer
@@ -204,7 +204,7 @@ class MapIterator : public internal::ForwardingIterator {
       : ForwardingIterator(std::move(below)), fn_(std::move(fn)) {}
 
   std::optional<Element> next() override {
-    // An element that cannot be read also uses up a number, as it does with several parallel calls.
+    // An element that cannot be read also uses up a number, as with several parallel calls.
     const std::uint64_t number = next_number_++;
     std::optional<Element> element = below().next();
     if (!element) return std::nullopt;
@@ -414,7 +414,7 @@ class PrefetchIterator : public ElementIterator {
       stopping_ = true;
       changed_.notify_all();
     }
-    thread_.reset();  // joins; the thread may be waiting for room, or inside below_->next()
+    thread_.reset();  // joins the thread, which may be waiting for room or in below_->next()
   }
 
   std::optional<Element> next() override {

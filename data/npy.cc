@@ -589,8 +589,8 @@ std::string format_npz(const NamedTensors& tensors) {
     const std::string content = format_npy(tensor);
     internal::require(
         bytes.size() + content.size() < UINT32_MAX && seen.size() < UINT16_MAX,
-        "format_npz: expected less than 4 GiB and fewer than 65535 arrays, got more at '", name,
-        "'; call write_npy() for each array");
+        "format_npz: expected less than 4 GiB and fewer than 65535 arrays, exceeded with array '",
+        name, "'; call write_npy() for each array");
     Entry entry;
     entry.name = concat(name, kSuffix);
     entry.crc = internal::crc32(content);

@@ -334,7 +334,7 @@ class WireReader {
   std::size_t place_ = 0;
 };
 
-// The messages.
+// Parsers of the messages of tf.train.Example.
 
 void read_value(WireReader& list, WireType type, std::vector<std::string>& values) {
   if (type == WireType::kBytes)

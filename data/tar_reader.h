@@ -57,8 +57,8 @@ class TarReader {
   InputFile file_;
   InputLimits limits_;
   std::uint64_t header_ = 0;   // offset of the last header
-  std::uint64_t content_ = 0;  // unread bytes of the last file
-  std::uint64_t padding_ = 0;  // bytes of padding after the content
+  std::uint64_t content_ = 0;  // number of unread bytes of the last file
+  std::uint64_t padding_ = 0;  // number of padding bytes after the content
   bool ended_ = false;
 };
 

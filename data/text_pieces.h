@@ -24,7 +24,7 @@ enum class TextPattern {
 TextPattern text_pattern_of(std::string_view regular_expression);
 
 /// Returns the length in bytes of the first piece of a text, which must not be empty. A byte that
-/// is not UTF-8 counts as a character that is not a letter, a number or a space.
+/// is not valid UTF-8 counts as a character that is not a letter, a number or a space.
 std::size_t piece_length(std::string_view text, TextPattern pattern);
 
 /// Classes of characters that the patterns of byte-pair tokenizers distinguish.

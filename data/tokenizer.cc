@@ -309,8 +309,7 @@ std::string BytePairTokenizer::decode(std::span<const std::int64_t> tokens) cons
   for (const std::int64_t token : tokens) {
     if (token < 0 || token >= vocabulary_size() ||
         rules_->tokens[static_cast<std::size_t>(token)].empty()) {
-      fail(ErrorCode::kOutOfRange,
-           "BytePairTokenizer::decode: expected numbers of tokens, from 0 to ",
+      fail(ErrorCode::kOutOfRange, "BytePairTokenizer::decode: expected token numbers from 0 to ",
            vocabulary_size() - 1, ", got ", token);
     }
     text += rules_->tokens[static_cast<std::size_t>(token)];
@@ -326,7 +325,7 @@ std::int64_t BytePairTokenizer::number_of(std::string_view token) const {
   const auto found = rules_->numbers.find(token);
   if (found != rules_->numbers.end()) return found->second;
   fail(ErrorCode::kNotFound, "BytePairTokenizer::number_of: '", token,
-       "' is not in the vocabulary; expected one of the tokens with the numbers 0 to ",
+       "' is not in the vocabulary; expected a token with a number from 0 to ",
        vocabulary_size() - 1);
 }
 
@@ -514,7 +513,7 @@ using internal::ByteAlphabet;
 using internal::BytePairRules;
 using internal::TextPattern;
 
-/// Limit on token numbers. Larger numbers are refused before memory is allocated.
+/// Limit on token numbers. Larger numbers are rejected before memory is allocated.
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 20;
 
 /// Builder of rules from the entries of a tokenizer file.

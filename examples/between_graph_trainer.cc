@@ -49,7 +49,7 @@ int train(const ClusterResolver& resolver, const ExampleOptions& options,
   servers.update_mode = parse_update_mode(trainer.sync ? "sync_replicas" : options.update_mode);
   servers.replicas_to_aggregate = static_cast<int>(options.replicas_to_aggregate);
   ParameterServerStrategy strategy(resolver, servers);
-  if (const auto code = strategy.serve()) return *code;  // returns when the last worker has exited
+  if (const auto code = strategy.serve()) return *code;  // servers wait here for the workers
   const int worker = strategy.worker();
 
   DistributedDataset batches =

@@ -36,7 +36,7 @@ struct Examples {
 int train(const ExampleOptions& options, bool regularized, const Examples& examples,
           double min_accuracy) {
   std::unique_ptr<Strategy> strategy = make_strategy(options);
-  if (const auto code = strategy->serve()) return *code;  // returns on a task that does not train
+  if (const auto code = strategy->serve()) return *code;  // tasks that do not train return here
   print_setup(options, *strategy);
 
   Dataset train_data = load_mnist(options.data_dir, Split::kTrain);

@@ -12,7 +12,7 @@ namespace {
 
 int train(const ExampleOptions& options, std::int64_t test_examples, double min_accuracy) {
   std::unique_ptr<Strategy> strategy = make_strategy(options);
-  if (const auto code = strategy->serve()) return *code;  // returns on a task that does not train
+  if (const auto code = strategy->serve()) return *code;  // tasks that do not train return here
   print_setup(options, *strategy);
   const Dataset data = load_mnist(options.data_dir, Split::kTrain);
   Dataset test = load_mnist(options.data_dir, Split::kTest);

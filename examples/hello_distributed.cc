@@ -25,7 +25,7 @@ Tensor bytes_of(std::string_view text) {
   return Tensor::from(Shape{std::ssize(text)}, std::vector<std::uint8_t>(text.begin(), text.end()));
 }
 
-/// Concatenates two texts and adds two numbers on the first device of the cluster.
+/// Concatenates two strings and adds two numbers on the first device of the cluster.
 void say_hello(const std::string& target, double timeout = 30.0) {
   const auto milliseconds = static_cast<std::int64_t>(timeout * 1000.0);
   const Session session(target, {.connect_timeout = std::chrono::milliseconds(milliseconds)});

@@ -16,7 +16,7 @@ constexpr float kIntercept = 2.0f;
 
 int train(const ExampleOptions& options) {
   std::unique_ptr<Strategy> strategy = make_strategy(options);
-  if (const auto code = strategy->serve()) return *code;  // returns on a task that does not train
+  if (const auto code = strategy->serve()) return *code;  // tasks that do not train return here
   print_setup(options, *strategy);
 
   Tensor x = random_uniform({1024, 1}, {.seed = 7}, -1.0, 1.0);

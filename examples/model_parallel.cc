@@ -19,7 +19,7 @@ constexpr int kBatch = 64, kFeatures = 256, kHidden = 1024, kClasses = 8;
 
 struct Options {
   std::int64_t steps = 20;
-  std::int64_t memory_kib = 5600;  // memory of each of cpu:0 and cpu:1
+  std::int64_t memory_kib = 5600;  // memory limit of cpu:0, and of cpu:1
 };
 
 const SgdOptions kOptimizer{.learning_rate = 0.05, .momentum = 0.9};
@@ -85,8 +85,8 @@ double cut_within_layers(const Options& options) {
   return fit(whole_model(), options);
 }
 
-// Trains with one method and prints a row of the table: the loss, and the peak bytes of each
-// device.
+// Trains with one method and prints a row of the table: the loss, and the peak memory of each
+// device in bytes.
 double row(const char* way, double (*train)(const Options&), const Options& options) {
   set_random_seed(1);
   const std::vector<Device> devices = parse_devices("cpu:0-2");

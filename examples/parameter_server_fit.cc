@@ -50,7 +50,7 @@ int train(const FitProgram& program) {
                                     .variable_partitioner = MinSizePartitioner(256 << 10, 2),
                                     .update_mode = parse_update_mode(program.update_mode),
                                     .num_servers = 2});
-  if (const auto code = strategy.serve()) return *code;  // returns on a task that does not train
+  if (const auto code = strategy.serve()) return *code;  // tasks that do not train return here
   DistributedDataset data = strategy.distribute_datasets_from_function(make_dataset);
 
   const auto scope = strategy.scope();

@@ -1,5 +1,5 @@
 // Trains one network with one loop under every strategy, and compares the bits of the weights. XLA,
-// if present, adds in a different order, so its weights are only close.
+// if present, adds in a different order, so its weights are only approximately equal.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>

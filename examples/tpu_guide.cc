@@ -18,7 +18,7 @@ constexpr std::int64_t kBatchSize = 200;
 
 struct GuideOptions {
   std::int64_t replicas = 0;
-  std::int64_t steps = 300;  // number of steps with fit, and then again with the custom loop
+  std::int64_t steps = 300;  // number of steps with fit, and again with the custom loop
   double min_accuracy = 0.0;
   std::string data_dir = "";
 };

@@ -67,7 +67,7 @@ const std::map<std::string, Tutorial>& tutorials() {
 
 int train(const Tutorial& tutorial, const ExampleOptions& options, double min_accuracy) {
   std::unique_ptr<Strategy> strategy = make_strategy(options);
-  if (const auto code = strategy->serve()) return *code;  // returns on a task that does not train
+  if (const auto code = strategy->serve()) return *code;  // tasks that do not train return here
   print_setup(options, *strategy);
   const Dataset data = load_mnist(options.data_dir, Split::kTrain).take(tutorial.examples);
   const Dataset test = load_mnist(options.data_dir, Split::kTest).batch(1'000);

@@ -118,7 +118,7 @@ std::vector<std::string> Callback::validation_names() const {
 
 namespace tutti::internal {
 
-// Monitored values.
+// Implements Monitor.
 
 bool Monitor::larger_is_better(const Model& model) const {
   if (mode_ != MonitorMode::kAuto) return mode_ == MonitorMode::kMax;

@@ -15,7 +15,7 @@
 
 namespace tutti {
 
-// Ends training when a value stops improving.
+// EarlyStopping: ends training when a value stops improving.
 
 EarlyStopping::EarlyStopping(EarlyStoppingOptions options)
     : options_(std::move(options)), monitor_("EarlyStopping", options_.monitor, options_.mode) {
@@ -117,7 +117,7 @@ void TerminateOnNaN::on_train_batch_end(std::int64_t batch, const Logs& logs) {
   model().stop_training();
 }
 
-// Sets the learning rate by epoch or by batch.
+// LearningRateScheduler: sets the learning rate for each epoch or batch.
 
 void LearningRateScheduler::on_epoch_begin(std::int64_t epoch) {
   Optimizer& optimizer = model().optimizer();
@@ -133,7 +133,7 @@ void BatchLearningRateScheduler::on_train_batch_begin(std::int64_t batch) {
   optimizer.set_learning_rate(schedule_(batch, optimizer.learning_rate()));
 }
 
-// Lowers the learning rate when a value stops improving.
+// ReduceLROnPlateau: lowers the learning rate when a value stops improving.
 
 ReduceLROnPlateau::ReduceLROnPlateau(ReduceLROnPlateauOptions options)
     : options_(std::move(options)), monitor_("ReduceLROnPlateau", options_.monitor, options_.mode) {

@@ -178,7 +178,7 @@ void warn_of_absent_classes(const Model& model, std::span<const ClassWeights> cl
 
 namespace {
 
-/// Throws kInvalidArgument with Keras's message, followed by advice.
+/// Throws kInvalidArgument with Keras's message and advice.
 [[noreturn]] void fail_inputs(const Model& model, std::string_view who, std::size_t received,
                               std::string_view what) {
   const bool is_drawn = dynamic_cast<const Sequential*>(&model) != nullptr ||

@@ -42,8 +42,8 @@ FitProgress FitProgress::from_json(const Json& json) {
 
 namespace {
 
-/// Calls `visit` with each variable of a metric and the prefix of its tensors. The prefix is an
-/// index, because metrics of different outputs may have the same name.
+/// Calls `visit` with each variable of each metric and the prefix of its tensors' names. The prefix
+/// is an index, because metrics of different outputs may have the same name.
 template <class Visitor>
 void for_each_sum(CompiledModel& compiled, const Visitor& visit) {
   const auto metrics = compiled.all_metrics();
@@ -184,8 +184,8 @@ void BatchFeed::warn_of_end() {
       steps_.option,
       steps_.across_passes
           ? "; a new pass over the data begins; provide steps_per_epoch * epochs batches with "
-            "repeat(), or set steps_per_epoch or batch_size so that passes end with epochs; logged "
-            "once"
+            "repeat(), or set steps_per_epoch or batch_size so that each pass ends with an epoch; "
+            "logged once"
           : concat("; the result is based on ", step_, " batches; try fewer ", steps_.option)));
 }
 
@@ -279,7 +279,7 @@ FitLoop::FitLoop(Model& model, CompiledModel& compiled, DistributedDataset data,
 
 namespace {
 
-/// Innermost fit that this thread is running, or null.
+/// Innermost fit() that is running on this thread, or null.
 thread_local FitLoop* innermost_fit = nullptr;
 
 }  // namespace
@@ -327,7 +327,7 @@ History FitLoop::run() {
   if (state_->is_stopped_by_signal) {
     report_stop();
   } else if (const int late = signals ? StopSignals::requested() : 0) {
-    // Training is done, so the signal concerns the rest of the program.
+    // Training has finished, so the earlier signal handlers must receive the signal.
     signals.reset();
     std::raise(late);
   }
@@ -408,8 +408,8 @@ void FitLoop::notify_state_complete() {
   if (recovery_ && at_.point.batches > 0) recovery_->commit(at_.point.steps, SourceLocation());
 }
 
-/// Returns true if fit stops here. All workers stop at the same point, even if only one of them
-/// receives a signal.
+/// Returns true if fit() must stop here. All workers stop at the same point, even if only one of
+/// them receives a signal.
 bool FitLoop::stops_because_of_signal() {
   const bool is_end = at_.is_ended || at_.point.epoch >= options_.epochs;
   if (!options_.stop_on_signals || is_end) return false;
@@ -462,7 +462,7 @@ void FitLoop::run_epoch() {
     feed_.begin_epoch();
   }
   if (progress_) progress_->begin_epoch(epoch, options_.epochs, feed_.num_steps());
-  (void)model_.strategy().take_run_times();  // discards times before this epoch
+  (void)model_.strategy().take_run_times();  // discards the times measured before this epoch
   const bool has_ended = at_.point.batches > 0 && state_->call.stop_requested;
   while (const PerReplica<Batch>* batch = has_ended ? nullptr : feed_.next()) {
     for (const AnyCallback& callback : options_.callbacks)
@@ -482,8 +482,7 @@ void FitLoop::run_epoch() {
   if (!state_->call.is_interrupted) require_same_stop();
 }
 
-/// Throws unless all workers stop together, because the remaining workers would otherwise wait
-/// indefinitely.
+/// Throws if only some workers stop, because the remaining workers would wait indefinitely.
 void FitLoop::require_same_stop() const {
   WorkerTeam* const team = team_of(model_.strategy());
   if (!team) return;
@@ -519,7 +518,7 @@ Logs FitLoop::fetched_logs() {
   if (is_seen_by_run || warned_of_loss_ || std::isfinite(logs.at("loss"))) return logs;
   const std::vector<int> replicas =
       not_finite(compiled_.loss_tracker.totals_of_replicas(), strategy.first_replica());
-  if (replicas.empty()) return logs;  // the worker of that replica logs the warning
+  if (replicas.empty()) return logs;  // workers with such replicas log the warning
   warned_of_loss_ = true;
   log_warning(concat("replica ", join(replicas), ", step ", at_.point.steps,
                      " or earlier: the loss of Model::fit is not finite; try clipnorm, "

@@ -22,7 +22,7 @@
 
 namespace tutti::internal {
 
-/// Mean loss over all examples. A batch of g global rows counts g times.
+/// Mean loss over all examples: the mean over batches, weighted by their global numbers of rows.
 class LossTracker final : public Metric {
  public:
   explicit LossTracker(const std::string& name = "loss");
@@ -116,7 +116,7 @@ class ReplicaStep {
   struct Parts {
     std::vector<Tensor> inputs;
     std::vector<Tensor> labels;   // one per output
-    std::vector<Tensor> weights;  // one per output; may be undefined
+    std::vector<Tensor> weights;  // one per output, possibly undefined
   };
   Parts parts_of(const Batch& batch, std::string_view who) const;
   std::vector<Tensor> call_model(const Parts& parts, CallContext context) const;
@@ -166,10 +166,10 @@ struct FeedSteps {
   bool across_passes = false;
 };
 
-/// Source of global batches, epoch by epoch.
+/// Provides the global batches of each epoch.
 class BatchFeed {
  public:
-  /// Throws kInvalidArgument if the number of steps is not positive, or if it is missing and the
+  /// Throws kInvalidArgument if the number of steps is not positive, or if it is not given and the
   /// data are infinite.
   BatchFeed(DistributedDataset data, FeedSteps steps);
   /// Must be called before the first batch of each epoch.
@@ -201,7 +201,7 @@ class BatchFeed {
   bool advance_ = false;  // true if next() has returned the current batch
   std::int64_t step_ = 0;
   bool is_restored_ = false;  // true if restored within a pass, which may have no batches left
-  bool has_ended_ = false;    // true if restored after the end of the epoch's pass
+  bool has_ended_ = false;    // true if restored at the end of the epoch's pass
   bool warned_ = false;  // true once a warning about a pass ending within an epoch has been logged
 };
 
@@ -263,14 +263,14 @@ struct Model::State {
   struct Call {
     const char* method = nullptr;      // "Model::fit" or "Model::evaluate"; null if neither runs
     internal::FitLoop* fit = nullptr;  // null if evaluate() was called outside fit()
-    bool stop_requested = false;       // true: the epoch and fit end after this step
-    bool is_interrupted = false;       // true: fit returns before the epoch ends
+    bool stop_requested = false;       // if true, the epoch and fit() end after this step
+    bool is_interrupted = false;       // if true, fit() returns before the epoch ends
   };
 
   Strategy* strategy = nullptr;  // must outlive all uses of the model
   std::unique_ptr<internal::CompiledModel> compiled;
   std::int64_t epochs_trained = 0;
-  bool is_stopped_by_signal = false;  // result of the last fit
+  bool is_stopped_by_signal = false;  // true if a signal stopped the last fit()
   std::int64_t stop_checks = 0;       // number of checks for a stop signal, over all fit() calls
   Call call;
 };

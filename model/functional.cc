@@ -76,7 +76,7 @@ class Functional::Builder {
 
  private:
   Graph& graph_;
-  std::map<std::uint64_t, const internal::GraphNode*> nodes_;  // by number, in creation order
+  std::map<std::uint64_t, const internal::GraphNode*> nodes_;  // keyed by creation number
   std::map<const internal::GraphNode*, std::size_t> first_value_;
   std::map<const internal::GraphNode*, std::string> names_;
 };
@@ -124,7 +124,7 @@ Functional Functional::of_description(const internal::GraphDescription& graph, s
   const auto values_of = [&](const std::vector<std::size_t>& numbers) {
     std::vector<SymbolicTensor> found;
     for (const std::size_t number : numbers) {
-      internal::require(number < values.size(), "Functional: expected a value number below ",
+      internal::require(number < values.size(), "Functional: expected a value index below ",
                         values.size(), ", got ", number);
       found.push_back(values[number]);
     }
@@ -132,9 +132,8 @@ Functional Functional::of_description(const internal::GraphDescription& graph, s
   };
   const std::vector<SymbolicTensor> inputs = values;
   for (const auto& call : graph.calls) {
-    internal::require(call.layer < graph.layers.size(),
-                      "Functional: expected a layer number below ", graph.layers.size(), ", got ",
-                      call.layer);
+    internal::require(call.layer < graph.layers.size(), "Functional: expected a layer index below ",
+                      graph.layers.size(), ", got ", call.layer);
     for (SymbolicTensor& result :
          internal::draw_call(graph.layers[call.layer], values_of(call.arguments))) {
       values.push_back(std::move(result));

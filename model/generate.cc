@@ -28,7 +28,8 @@ void check_sampling(const SamplingOptions& options) {
   if (!(options.top_p > 0.0 && options.top_p <= 1.0)) refuse("top_p in (0, 1]", options.top_p);
 }
 
-/// Returns the classes that temperature 0 or top_k leave, in order of decreasing probability.
+/// Returns the most likely classes, in order of decreasing probability: one if the temperature is
+/// 0, else top_k if set, else all.
 std::vector<std::size_t> candidates(std::span<const double> logits,
                                     const SamplingOptions& options) {
   std::vector<std::size_t> classes(logits.size());
@@ -45,7 +46,7 @@ std::vector<std::size_t> candidates(std::span<const double> logits,
   return classes;
 }
 
-/// Returns the class that the random number `draw`, in [0, 1), selects.
+/// Returns the class selected by the random number `draw`, in [0, 1).
 std::int64_t sampled_class(std::span<const double> logits, double draw,
                            const SamplingOptions& options) {
   std::vector<std::size_t> classes = candidates(logits, options);

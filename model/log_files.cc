@@ -79,8 +79,8 @@ struct Buckets {
   std::string limits, counts;
 };
 
-/// Counts each value in the bucket of the first limit above it. Of adjacent empty buckets, stores
-/// only the last.
+/// Counts each value in the bucket of the first limit above it. For adjacent empty buckets, stores
+/// only the last one.
 Buckets fill_buckets(std::span<const double> values) {
   const std::vector<double>& limits = bucket_limits();
   std::vector<double> counts(limits.size(), 0.0);
@@ -244,13 +244,13 @@ void CsvLogger::on_train_begin() {
 }
 
 void CsvLogger::write_line(const std::string& line, std::ios::openmode mode) {
-  if (!is_chief()) return;  // other workers only keep the state, so that they can take over
+  if (!is_chief()) return;  // other workers only keep the state, in case they have to take over
   write_to_file("CsvLogger", path_, line, mode);
 }
 
 void CsvLogger::on_epoch_end(std::int64_t epoch, const Logs& logs) {
   if (!wrote_head_) {
-    names_ = validation_names();  // columns exist even if the first epochs have no validation
+    names_ = validation_names();  // adds the columns even if the first epochs have no validation
     for (const auto& [name, value] : logs) names_.push_back(name);
     std::ranges::sort(names_);
     names_.erase(std::unique(names_.begin(), names_.end()), names_.end());

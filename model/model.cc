@@ -124,7 +124,8 @@ Model::Model(std::string name, std::optional<Shape> input_shape)
 
 Shape Model::build(const Shape&) {
   // Never called, because model constructors mark the model as built.
-  fail(ErrorCode::kInternal, "Model::build: a model creates its weights in its constructor");
+  fail(ErrorCode::kInternal,
+       "Model::build: expected no call, because a model creates its weights in its constructor");
 }
 
 Strategy& Model::strategy() const { return *model_state_->strategy; }
@@ -284,7 +285,7 @@ std::vector<int> Model::replicas_without_finite_loss() const {
     local.push_back(Tensor::from({1}, std::vector<double>{total}));
   const Tensor totals =
       strategy().gather(PerReplica<Tensor>(std::move(local)), 0, CallSite::current());
-  // A worker that trains independently gathers from its own replicas only, numbered from
+  // A worker that trains independently gathers only from its own replicas, which are numbered from
   // first_replica().
   const int first = strategy().num_workers() > 1 ? 0 : strategy().first_replica();
   return internal::not_finite(totals.to_doubles(), first);

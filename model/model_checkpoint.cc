@@ -15,7 +15,7 @@
 
 namespace tutti {
 
-// Saving the model after epochs.
+// Saving the model after each epoch or every save_freq batches.
 
 namespace {
 
@@ -84,8 +84,8 @@ void ModelCheckpoint::on_train_begin() {
     if (!name.starts_with("val_") || model().has_validation()) continue;
     const std::vector<std::string> metrics = model().metrics_names();
     if (std::ranges::find(metrics, name.substr(4)) == metrics.end()) continue;
-    fail(ErrorCode::kInvalidArgument, "ModelCheckpoint: expected validation_data for {", name,
-         "} in the path, got fit() without it; use .validation_data, or {", name.substr(4), "}");
+    fail(ErrorCode::kInvalidArgument, "ModelCheckpoint: the path contains {", name,
+         "}, but fit() has no validation_data; set it, or use {", name.substr(4), "}");
   }
 }
 
@@ -182,8 +182,8 @@ void BackupAndRestore::on_can_save(const FitPoint& point) {
   if (stopped_) model().interrupt_training();
 }
 
-/// Returns true if training stops here. All workers stop after the same batch, even if only one of
-/// them is asked to stop.
+/// Returns true if training must stop here. All workers stop after the same batch, even if only one
+/// of them is asked to stop.
 bool BackupAndRestore::stops_here() {
   if (!options_.stop_requested) return false;
   Strategy& strategy = model().strategy();

@@ -20,7 +20,7 @@ constexpr std::size_t kShapeWidth = 24;
 constexpr std::size_t kCountWidth = 12;
 
 std::string padded(std::string text, std::size_t width) {
-  // Appends at least one space, even to a long text.
+  // Appends at least one space, even if the text is too long.
   text.resize(std::max(width, text.size() + 1), ' ');
   return text;
 }
@@ -111,9 +111,9 @@ std::string Model::summary() const {
                        memory_text(), thin, '\n');
 }
 
-/// Returns the line about memory. The line omits the layers' results, because the amount that a
-/// step keeps depends on the layers: for recurrent and composed layers, this amount is orders of
-/// magnitude larger than the outputs.
+/// Returns the line about memory. It does not count intermediate results, because the memory that a
+/// step needs for them depends on the layers: in recurrent and composed layers, they are orders of
+/// magnitude larger than the output.
 std::string Model::memory_text() const {
   const std::vector<Variable> weights = variables(), trainable = trainable_variables();
   std::string text = concat("Memory per replica: weights ", bytes_text(bytes_of(weights)),

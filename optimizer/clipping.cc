@@ -60,13 +60,13 @@ bool is_out_of_reach(const Gradient& gradient) {
   return !host_reads_at_once(values) || internal::lazy_value(values);
 }
 
-/// Gradients on one device, and the sums of their squares, which stay on the device, so that the
-/// host does not wait.
+/// Gradients on one device, and the sums of their squares. The sums stay on the device, so the host
+/// does not wait.
 struct OnDevice {
   Device device;
   std::vector<std::size_t> indices;  // positions in the list of gradients
   std::vector<Tensor> values;        // the gradients as dense tensors
-  Tensor squares;                    // [indices] float64
+  Tensor squares;                    // float64 [indices.size()]
 };
 
 /// Returns the sums of squares of the unsharded gradients, with only one of them in memory at a
@@ -170,7 +170,7 @@ std::vector<Gradient> internal::clip_gradients(std::vector<Gradient> gradients,
   if (std::ranges::any_of(gradients, is_out_of_reach)) {
     return clipped_on_device(std::move(gradients), options, reducer);
   }
-  std::vector<double> squares;  // computed one by one, so that only one full gradient is in memory
+  std::vector<double> squares;  // computed one by one, to keep only one full gradient in memory
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     squares.push_back(sum_of_squares(reducer ? reducer->whole(i, gradients[i]) : gradients[i]));
   }

@@ -78,7 +78,7 @@ void ExponentialMovingAverage::apply(std::optional<std::int64_t> num_updates) {
   const auto own_change = [decay](const Pair& pair) {
     return change_of(pair.average, pair.variable.value(), decay);
   };
-  if (!is_in_replica()) {  // one variable at a time, so that only one change is in memory
+  if (!is_in_replica()) {  // one variable at a time, to keep only one change in memory
     for (const Pair& pair : pairs_) change_by(pair.average, own_change(pair));
     return;
   }

@@ -209,7 +209,7 @@ using Reader = std::pair<std::string, internal::CallReader<LearningRate>>;
 struct NamedSchedule {
   std::string name;
   LearningRate (*make)(const std::string& name, const std::map<std::string, double>& numbers);
-  std::optional<Reader> reader;  // nullopt: saved as a number
+  std::optional<Reader> reader;  // nullopt if saved as a number
 };
 
 template <class Options>

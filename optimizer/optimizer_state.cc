@@ -105,7 +105,7 @@ bool all_finite(const Gradient& gradient) {
 bool all_finite(std::span<const Gradient> gradients) {
   const GradientTape::StopRecording stop;
   std::map<Device, std::vector<Tensor>>
-      flaws;  // summed on each GPU, so that one number per GPU is read
+      flaws;  // summed on each GPU, so that the host reads one number per GPU
   for (const Gradient& gradient : gradients) {
     if (gradient.is_none()) continue;
     const Tensor& values = values_of(gradient);

@@ -12,8 +12,8 @@
 
 namespace tutti::internal {
 
-/// Rule that computes w -= w * weight_decay * lr and then applies the wrapped rule. Works in
-/// blocks, so that weights are read from memory once.
+/// Rule that computes w -= w * weight_decay * lr and then applies the wrapped rule. Processes
+/// weights in blocks, to read them from memory only once.
 class DecoupledWeightDecayRule final : public UpdateRule {
  public:
   /// `rule` must outlive this object and must not use norms.
@@ -64,7 +64,7 @@ class GradientAccumulator {
                       std::int64_t steps);
 
   std::int64_t steps() const { return steps_; }
-  /// Returns the number of steps accumulated so far: 0 .. steps() - 1. Equal on all replicas.
+  /// Returns the number of steps accumulated so far, from 0 to steps() - 1; equal on all replicas.
   std::int64_t num_held() const { return num_held_.value().item_int(); }
 
   /// Adds the gradients of one more step to those of the `num_held` steps already held. Collective;
@@ -82,7 +82,7 @@ class GradientAccumulator {
  private:
   std::int64_t steps_;
   Variable num_held_;
-  std::vector<Variable> sums_;  // one per variable; outdated while no gradients are held
+  std::vector<Variable> sums_;  // one per variable; stale while no gradients are held
 };
 
 }  // namespace tutti::internal

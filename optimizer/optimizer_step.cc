@@ -79,9 +79,9 @@ Optimizer::Step Optimizer::read_step() const {
       checked_rate(schedule_ ? (*schedule_)(num_calls) : learning_rate_.value().item_double());
   if (dynamic_loss_scale_ && StepTracer::current()) {
     fail(ErrorCode::kUnimplemented, name_,
-         ": dynamic loss scaling decides on the host whether a step updates variables; expected a "
-         "step that XLA can compile as a whole; use the policy mixed_bfloat16, which needs no "
-         "scale, or a fixed loss_scale_factor");
+         ": dynamic loss scaling decides on the host whether a step updates variables, so XLA "
+         "cannot compile the step; use the policy mixed_bfloat16, which needs no scale, or a fixed "
+         "loss_scale_factor");
   }
   if (dynamic_loss_scale_) step.loss_scale = dynamic_loss_scale_->read();
   const double scale = dynamic_loss_scale_ ? step.loss_scale.scale : loss_scale_factor_;
@@ -177,8 +177,8 @@ bool Optimizer::holds_back(const Step& step) const {
 }
 
 void Optimizer::hold_back(std::span<const Gradient> gradients, const Step& step) {
-  // Replicas synchronize although nothing is summed, so that a step that fails on one replica
-  // changes nothing on any replica.
+  // Replicas synchronize although nothing is summed: if the step fails on one replica, no replica
+  // may change anything.
   internal::with_exclusive_access([&] { accumulator_->hold(gradients, step.num_held); });
 }
 
@@ -236,14 +236,14 @@ void Optimizer::update(std::vector<Gradient> gradients, const Step& step, bool f
   iterations_.storage().assign_replicated(AssignOp::kAdd, Tensor::scalar(1, DType::kInt64));
 }
 
-/// Registers the host-side work of each replay of a captured step: counting iterations and
+/// Registers the work that the host does in each replay of a captured step: counting iterations and
 /// evaluating the schedule.
 const UpdateScalars* Optimizer::note_replays(StepRecorder& recorder, const UpdateScalars& scalars) {
   if (accumulator_ || dynamic_loss_scale_) {
     fail(ErrorCode::kUnimplemented, name_, ": ",
          accumulator_ ? "gradient accumulation" : "dynamic loss scaling",
-         " makes a decision on the host in each step; expected a step that is not captured, "
-         "because all replays are identical; run the step function directly");
+         " makes a decision on the host in each step, so the step cannot be captured; run the step "
+         "function directly");
   }
   const auto live = std::make_shared<UpdateScalars>(scalars);
   recorder.on_replay(
@@ -270,7 +270,7 @@ void Optimizer::update_variable(std::size_t index, const Gradient& gradient,
     variable.storage().update(rule, slots_[index], gradient, scalars);
   }
   if (!average_rule_) return;
-  // The average needs no gradient, but storages require a gradient with the variable's shape.
+  // The average does not depend on a gradient, but storages require one with the variable's shape.
   const auto zeros = [&] {
     // Does not read a sharded variable, because other replicas may be writing their shards.
     const bool has_shards =

@@ -130,7 +130,8 @@ Formula formula_of(const NadamHyperparameters&) { return {"nadam", DeviceRuleId:
 void check(const NadamHyperparameters& hyper) { check_moments("nadam", hyper); }
 Slots slots_of(const NadamHyperparameters&) { return {{"momentum", 0.0}, {"velocity", 0.0}}; }
 
-/// Returns the factors of the mean, the gradient and the mean square, and then the hyperparameters.
+/// Returns the factors of the mean, the gradient and the mean square, followed by the
+/// hyperparameters.
 Numbers numbers_of(const NadamHyperparameters& hyper, const UpdateScalars& scalars) {
   const std::int64_t step = scalars.iteration + 1;
   const double t = static_cast<double>(step);
@@ -155,10 +156,10 @@ void check(const FtrlHyperparameters& hyper) {
                 -hyper.learning_rate_power});
   internal::require(
       smallest >= 0.0,
-      "ftrl: expected learning_rate_power <= 0, initial_accumulator_value and strengths "
-      ">= 0, got ",
-      hyper.learning_rate_power, ", ", hyper.initial_accumulator_value, " and ",
-      hyper.l1_regularization_strength, ", ", hyper.l2_regularization_strength, ", ",
+      "ftrl: expected learning_rate_power <= 0, and initial_accumulator_value and regularization "
+      "strengths >= 0, got ",
+      hyper.learning_rate_power, ", ", hyper.initial_accumulator_value, " and strengths ",
+      hyper.l1_regularization_strength, ", ", hyper.l2_regularization_strength, " and ",
       hyper.l2_shrinkage_regularization_strength);
 }
 

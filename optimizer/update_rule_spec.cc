@@ -1,4 +1,4 @@
-// Update rules as text: names, parsing and registration.
+// Update rules as JSON: names, parsing and registration.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/optimizer/update_rule_spec.h"
 
@@ -99,8 +99,9 @@ UpdateRuleFactory factory_of(const std::string& name) {
 Rule make_described(const Json& description) {
   const std::string& name = description.at("rule").as_string();
   Rule rule = factory_of(name)(description);
-  internal::require(rule, "the factory of '", name, "' returned no rule");
-  // A number that the factory did not read would be lost silently.
+  internal::require(rule, "make_update_rule: the function registered for '", name,
+                    "' returned no rule");
+  // A number that the factory did not read would otherwise be lost silently.
   const Json made = rule->describe();
   for (const Json::Member& member : description.as_object()) {
     if (made.find(member.first)) continue;

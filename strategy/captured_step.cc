@@ -70,7 +70,7 @@ std::vector<Device> local_devices(ReplicaContext& context) {
   return {devices.begin(), devices.end()};
 }
 
-/// Launches the graph, with the random context of this run if the step draws random numbers.
+/// Launches the graph. If the step draws random numbers, uses the random context of this run.
 void launch_in_context(StepCapture& capture) {
   capture.launch(capture.draws() ? current_random_context() : RandomContext{});
 }
@@ -147,7 +147,7 @@ void CapturedCalls::State::say_eager(std::string_view where) {
   MutexLock lock(mutex);
   if (std::exchange(said_eager, true)) return;
   log_info(
-      concat("captured step: capture is not supported ", where, ": each call runs the function"));
+      concat("captured step: capture is not supported ", where, "; each call runs the function"));
 }
 
 CapturedCalls::CapturedCalls(const CaptureOptions& options)
@@ -168,7 +168,8 @@ int CapturedCalls::num_captured() const {
 
 namespace {
 
-/// Calls `action` once, with the calls of all replicas, and returns its result on every replica.
+/// Waits for the calls of all replicas, runs `action` on them once, and returns its result on every
+/// replica.
 template <class Action>
 auto together(ReplicaContext& context, const CapturedCalls::Call& call, const Action& action) {
   if (local_devices(context).size() == 1) return action(Calls{&call});
@@ -179,7 +180,7 @@ auto together(ReplicaContext& context, const CapturedCalls::Call& call, const Ac
       &call);
 }
 
-/// Runs this replica's part of the call under capture; then one replica launches the graph.
+/// Captures this replica's part of the call; then, one replica launches the graph.
 void capture(ReplicaContext& context, const CapturedCalls::Call& call, const Decision& decision,
              std::size_t replica) {
   Entry& entry = *decision.entry;

@@ -88,7 +88,8 @@ class DefaultStrategy final : public Strategy {
   const Device device_ = kDefaultDevice;
   std::unique_ptr<CrossDeviceOps> ops_;
   std::atomic<std::uint64_t> step_{0};
-  std::atomic<std::uint64_t> random_step_{0};  // run() calls that train or draw random numbers
+  /// Number of run() calls that train or draw random numbers.
+  std::atomic<std::uint64_t> random_step_{0};
   std::atomic<bool> warned_of_results_{false};
   const Failure no_failure_;
 };

@@ -6,7 +6,7 @@
 namespace tutti {
 namespace {
 
-/// Joins the cluster; a single worker trains like a process outside a cluster.
+/// Joins the cluster. For a single worker, returns the setup of a process outside a cluster.
 internal::TeamSetup joined(const ClusterResolver& resolver, const FullyShardedOptions& options) {
   std::shared_ptr<WorkerGroup> group = WorkerGroup::join(resolver, options.cluster);
   if (group->num_workers() == 1) return {.options = options.local};

@@ -29,7 +29,7 @@ namespace {
 constexpr std::string_view kAgreement = "hvd";
 constexpr std::string_view kJoin = "join";
 constexpr std::string_view kGradients = "gradients";
-constexpr std::string_view kAllReduce = "allreduce ";  // followed by the operation
+constexpr std::string_view kAllReduce = "allreduce ";  // prefix; the operation follows
 
 std::string call_of(ReduceOp op) { return concat(kAllReduce, op); }
 
@@ -78,8 +78,8 @@ class Job {
   Communicator& values() { return *values_; }
   MultiWorkerMirroredStrategy& strategy() { return strategy_; }
 
-  /// Exchanges the names of the ranks' calls. `describe` returns the tensors of this call; it is
-  /// required if joined ranks are to contribute zeros.
+  /// Exchanges the names of the ranks' calls. `describe` returns the specs of this call's tensors;
+  /// it is required for calls to which joined ranks contribute zeros.
   void agree(std::string_view call, const Describe& describe = {}) {
     const std::optional<int> active = exchange_calls(call);
     if (std::ranges::find(joined_, true) == joined_.end()) return;
@@ -251,8 +251,8 @@ void init(MultiWorkerOptions options) {
   check(options);
   if (options.local.devices.devices.empty()) options.local.devices = std::vector<Device>{Device{}};
   current_job() = std::make_unique<Job>(options);
-  // Registered after the connection is made, so that shutdown() runs before the static objects of
-  // the connection are destroyed.
+  // Registered after connecting, so that shutdown() runs before the static objects that the
+  // connection uses are destroyed.
   static const bool at_exit [[maybe_unused]] = std::atexit(shutdown) == 0;
 }
 

@@ -83,7 +83,7 @@ void Recovery::run(const std::function<void()>& loop) {
     } catch (const std::exception& error) {
       if (!is_of_a_loss(error) || ++num_repeats_ > kMostRepeats) throw;
       log_warning(concat("worker ", team_->worker(), ": ", error.what(),
-                         "; will go back to the last commit once all workers are connected"));
+                         "; will roll back to the last commit once all workers are connected"));
     }
     roll_back();
   }

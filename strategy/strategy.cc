@@ -45,8 +45,8 @@ std::unique_ptr<internal::XlaSteps> make_xla_steps(std::string_view who,
   return devices.empty() ? nullptr : std::make_unique<internal::XlaSteps>(devices);
 }
 
-/// Records the row count of each batch and the first elements of a pass, which suffice to detect a
-/// different order.
+/// Records the row count of each batch and the first bytes of the first batch, which suffice to
+/// detect a different order.
 void note_global_batch(internal::ConsistencyCheck& check, const Element& batch, bool is_first) {
   constexpr std::size_t kMostBytes = std::size_t{256}
                                      << 10;  // maximum number of bytes compared per tensor
@@ -91,8 +91,8 @@ struct StrategyExtended::Impl {
     internal::check_weights(name, options, services.num_replicas());
   }
 
-  /// Exclusive claim on a strategy for one run. The constructor waits until no other user thread
-  /// runs the strategy; nested runs do not wait.
+  /// Lock that gives one run exclusive use of the strategy. The constructor waits until no other
+  /// user thread runs the strategy; nested runs do not wait.
   class RunClaim {
    public:
     RunClaim(Impl& impl, bool nested) : impl_(impl), nested_(nested) {
@@ -172,24 +172,24 @@ struct StrategyExtended::Impl {
     note.summed_mean = context.summed_mean();
     note.draws = internal::num_random_draws() != num_draws;
   }
-  /// Returns the term for the unit that runs the step on its own thread.
+  /// Returns the word for a replica in messages; the replicas of a mesh are positions.
   const char* unit() const { return name == "mesh" ? "position" : "replica"; }
   std::uint64_t seed() const { return restored_seed.value_or(random_seed()); }
   void require_intact() const {
     if (!half_updated) return;
     fail(ErrorCode::kFailedPrecondition, "Strategy::run (", name, "): step ", failure.step,
-         " failed while variables were being updated, so some variables have values of that step, "
-         "others of the step before; restore a checkpoint, which calls restore_state()");
+         " failed while variables were being updated, so some variables have values from that step "
+         "and others from the step before it; restore a checkpoint, which calls restore_state()");
   }
-  /// Aborts the step on the other workers, which must not wait for this one.
+  /// Aborts the step on the other workers, so that they do not wait for this one.
   void end_team(const internal::RunOutcome& outcome) {
     const int replica = services.first_replica() + std::max(outcome.replica, 0);
     services.team->abort(Error(ErrorCode::kAborted,
                                concat("worker ", services.team->worker(), ", replica ", replica,
                                       ", step ", step, ": ", internal::message_of(outcome.error))));
   }
-  /// Stores the failure and rethrows its exception; a tutti::Error is prefixed with the replica and
-  /// the step.
+  /// Stores the failure and rethrows its exception. The message of a tutti::Error gets the replica
+  /// and the step as a prefix.
   [[noreturn]] void report(internal::RunOutcome outcome) {
     if (outcome.replica >= 0) outcome.replica += services.first_number();
     failure = {outcome.replica, step, std::move(outcome.messages)};
@@ -211,7 +211,7 @@ struct StrategyExtended::Impl {
   std::unique_ptr<CrossDeviceOps> ops;
   internal::ReplicaServices services;
   const std::shared_ptr<void> life = std::make_shared<char>();  // expires with this object
-  const std::shared_ptr<const Placement> mirrored;              // placement on all devices
+  const std::shared_ptr<const Placement> mirrored;              // one component on each device
   std::vector<std::size_t> work_bytes;        // per replica: bytes of the variables that it updates
   std::vector<internal::ReplicaNotes> notes;  // per replica, written by that replica's thread
   internal::StepWarnings warnings;
@@ -277,7 +277,7 @@ bool StrategyExtended::is_on_read(const VariableOptions& options) const {
       return true;
     case VariableSynchronization::kNone:
       fail(ErrorCode::kInvalidArgument, "Variable '", options.name,
-           "': synchronization NONE is not defined under '", impl_->name,
+           "': synchronization NONE is not supported by '", impl_->name,
            "'; expected AUTO, ON_WRITE or ON_READ");
   }
   fail(ErrorCode::kInvalidArgument, "Variable '", options.name,
@@ -362,7 +362,7 @@ CrossDeviceOps& Strategy::cross_device_ops() { return *extended().impl_->ops; }
 std::string_view Strategy::reduction_name() {
   if (!extended_) return cross_device_ops().name();
   if (extended_->impl_->xla) return "stablehlo.all_reduce";
-  // Workers that use parameter servers are not a team.
+  // Workers that use parameter servers do not form a team.
   return extended_->impl_->services.num_workers() > 1 ? extended_->team()->algorithm()
                                                       : cross_device_ops().name();
 }
@@ -383,7 +383,7 @@ void Strategy::restore_state(const Json& state) {
   StrategyExtended::Impl& impl = *extended().impl_;
   impl.restored_seed = std::stoull(state.at("seed").as_string());
   impl.step = static_cast<std::uint64_t>(state.at("step").as_int());
-  // Older checkpoints counted every run, so step replaces random_step.
+  // Older checkpoints have no random_step: every run counted, so step replaces it.
   const Json* const random_step = state.find("random_step");
   impl.random_step = random_step ? static_cast<std::uint64_t>(random_step->as_int()) : impl.step;
   impl.half_updated = false;
@@ -579,7 +579,7 @@ void Strategy::update(const Variable& variable,
   const int num_replicas = static_cast<int>(replica_devices().size());
   const int size = static_cast<int>(argument.size());
   if (size != count && size != num_replicas) {
-    fail(ErrorCode::kInvalidArgument, "Strategy::update: expected an argument of ", count,
+    fail(ErrorCode::kInvalidArgument, "Strategy::update: expected an argument with ", count,
          " elements (one per component of '", variable.name(), "') or ", num_replicas,
          " (one per replica), got ", size);
   }
@@ -656,7 +656,7 @@ void require_sum_or_mean(ReduceOp op) {
        "; use ReplicaContext::all_reduce for other operations");
 }
 
-/// Returns numerator / count by true division; integers give float32.
+/// Returns numerator / count by true division; the result is float32 for integers.
 Tensor quotient(const Tensor& numerator, std::int64_t count) {
   const auto divisor = static_cast<double>(count);
   if (is_floating(numerator.dtype())) return divide(numerator, divisor);
@@ -669,8 +669,8 @@ std::int64_t length_of(const Tensor& value, std::span<const int> axes) {
   return length;
 }
 
-/// Returns the sum over `axes` of each value, on the value's device. Throws for bool, as
-/// reduce_sum() does.
+/// Returns the sum over `axes` of each value, on the value's device. Throws for bool, like
+/// reduce_sum().
 std::vector<Tensor> sums_over_axes(std::span<const Tensor> values, std::span<const int> axes) {
   std::vector<Tensor> sums;
   for (const Tensor& value : values) {

@@ -31,8 +31,8 @@ std::vector<Device> checked_devices(std::string_view who, const DeviceList& list
   return devices;
 }
 
-/// Throws unless the devices are all CPUs or all GPUs, because an operation reduces only one kind
-/// of memory.
+/// Throws unless the devices are all CPUs or all GPUs, because a cross-device operation supports
+/// only one kind of memory.
 void check_kinds(std::string_view who, const LocalStrategyOptions& options,
                  const std::vector<Device>& replica_devices) {
   const Device first = replica_devices.front();
@@ -94,11 +94,12 @@ void check_xla_options(std::string_view who, const LocalStrategyOptions& options
   }
   if (name.empty()) return;
   log_info(concat(who,
-                  ": XLA adds in replica order, not in canonical order, so bits differ from "
-                  "those on CPUs and GPUs"));
+                  ": XLA adds in replica order, not in canonical order, so results may differ "
+                  "from those on CPUs and GPUs"));
 }
 
-/// Returns the named operation, or canonical if none is named and canonical order is required.
+/// Returns the cross-device operation that `options` name, or canonical if they name none and
+/// require canonical order.
 CrossDeviceOpsSpec spec_of(const LocalStrategyOptions& options) {
   CrossDeviceOpsSpec spec = options.cross_device_ops;
   const bool names_none =
@@ -107,7 +108,7 @@ CrossDeviceOpsSpec spec_of(const LocalStrategyOptions& options) {
   return spec;
 }
 
-/// Returns the number of TF_CONFIG's tasks that train together; 1 if this process does not train.
+/// Returns the number of tasks in TF_CONFIG that train together; 1 if this process does not train.
 std::size_t workers_in(const Json& config) {
   const std::string& own = config.at("task").at("type").as_string();
   if (own != "chief" && own != "worker") return 1;
@@ -120,8 +121,8 @@ std::size_t workers_in(const Json& config) {
   return count;
 }
 
-/// Returns the processes that TF_CONFIG or a launcher's variables name. Does not use a resolver,
-/// which would load gRPC into programs that join no cluster.
+/// Returns the number of processes according to TF_CONFIG or a launcher's variables. Does not use a
+/// resolver, which would load gRPC into programs that join no cluster.
 LaunchedCopies copies_of_this_program() {
   const char* const text = std::getenv("TF_CONFIG");
   if (text == nullptr || *text == '\0') {
@@ -192,9 +193,9 @@ std::unique_ptr<CrossDeviceOps> build_ops(std::string_view who, const LocalStrat
     const bool is_repeatable = ops->determinism() == Determinism::kRunToRun;
     log_warning(concat(who, ": ", ops->name(), ": ",
                        is_repeatable
-                           ? "the bits are the same in each run, but differ from those of "
-                             "other strategies"
-                           : "sums have no fixed order, so bits may differ between runs",
+                           ? "results are bit-identical between runs, but may differ from "
+                             "those of other strategies"
+                           : "sums have no fixed order, so results may differ between runs",
                        kAccepted));
   }
   return ops;
@@ -303,7 +304,7 @@ WorkerGpus gpus_of(std::string_view who, const LocalStrategyOptions& options, in
   }
   const bool is_open =
       wanted.empty() && order == Determinism::kCanonical && !options.deterministic.value_or(false);
-  if (workers == 1 && are_gpus(options)) return gpus;  // like MirroredStrategy
+  if (workers == 1 && are_gpus(options)) return gpus;  // same as MirroredStrategy
   gpus.use = wanted == "nccl" ? NcclUse::kAlways : is_open ? NcclUse::kIfAllCan : NcclUse::kNever;
   gpus.timeout = options.cross_device_ops.options.timeout.value_or(gpus.timeout);
   return gpus;
@@ -317,8 +318,8 @@ void check_compression(std::string_view who, const WorkerTeam& team,
   if (compression == WireCompression::kNone || team.is_canonical()) return;
   fail(ErrorCode::kUnimplemented, who, ": compression ", to_string(compression),
        " is not supported with '", team.algorithm(),
-       "'; expected canonical, whose messages keep each replica's gradient in 16 ",
-       "bits; use implementation CANONICAL, or no compression");
+       "'; expected canonical, which sends each replica's gradient in 16 bits; ",
+       "use implementation CANONICAL, or no compression");
 }
 
 /// Returns the options for combining one worker's replicas: `options` if there is only one worker
@@ -326,7 +327,7 @@ void check_compression(std::string_view who, const WorkerTeam& team,
 LocalStrategyOptions for_replicas(std::string_view who, LocalStrategyOptions options, int workers) {
   if (workers == 1 && wanted_by(who, options.cross_device_ops) != "mpi") return options;
   options.cross_device_ops.name = "canonical";
-  options.cross_device_ops.plugin_options.clear();  // these configure the cross-worker operation
+  options.cross_device_ops.plugin_options.clear();  // they configure the cross-worker operation
   options.cross_device_ops.options.implementation = CommunicationImplementation::kAuto;
   return options;
 }

@@ -26,7 +26,8 @@ std::vector<Device> consume_xla_devices(std::string_view who, LocalStrategyOptio
 /// number for each of the `num_replicas` replicas of all workers.
 void check_weights(std::string_view who, const LocalStrategyOptions& options, int num_replicas);
 
-/// Builds the operation that combines values; applies LocalStrategyOptions::deterministic.
+/// Builds the cross-device operation. Throws kInvalidArgument if it does not satisfy
+/// LocalStrategyOptions::deterministic.
 std::unique_ptr<CrossDeviceOps> build_ops(std::string_view who, const LocalStrategyOptions& options,
                                           const std::vector<Device>& replica_devices);
 
@@ -35,8 +36,8 @@ std::unique_ptr<CrossDeviceOps> build_ops(std::string_view who, const LocalStrat
 LocalStrategyOptions checked_for_workers(LocalStrategyOptions options);
 
 struct TeamSetup {
-  /// Options for this worker's strategy, with the worker's share of the replicas. The strategy
-  /// combines its own values in canonical order, except on GPUs when there are no other workers.
+  /// Options for this worker's strategy, with the worker's share of the replicas. With several
+  /// workers, the strategy combines its own replicas' values in canonical order.
   LocalStrategyOptions options = {};
   std::shared_ptr<WorkerTeam> team = {};
 };

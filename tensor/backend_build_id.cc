@@ -1,4 +1,4 @@
-// Build identifier; the host refuses a CUDA module with another one (cmake/TuttiCuda.cmake).
+// Build identifier. The host rejects a CUDA module with a different one (cmake/TuttiCuda.cmake).
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/device_backend.h"
 

@@ -19,9 +19,9 @@ namespace tutti {
 // Buffers and the caching allocator.
 //
 // A size class is a multiple of the granularity, and at most a quarter larger than the requested
-// size rounded up to the granularity. A cached buffer keeps its Buffer object and its memory
-// together, so that a hit costs one lock and does not call the source. When the cache is full, the
-// least recently used size classes are emptied first.
+// size rounded up to the granularity. A cached Buffer object keeps its memory, so that a cache hit
+// costs one lock and does not call the source. When the cache is full, the least recently used size
+// classes are emptied first.
 
 Buffer::~Buffer() {
   if (data_) allocator_->source_.release(data_);

@@ -107,7 +107,7 @@ void require_available(const Device& device) {
   const std::string gpus = num_gpus > 0 ? concat(", gpu:0 ... gpu:", num_gpus - 1) : std::string();
   fail(ErrorCode::kUnavailable, device, " is unavailable: ",
        device.type == DeviceType::kGpu && num_gpus == 0 ? GpuDevice::why_none() : "no such device",
-       "; devices here: cpu:0 ... ", kLast, " (virtual)", gpus);
+       "; available devices: cpu:0 ... ", kLast, " (virtual)", gpus);
 }
 
 std::vector<Device> parse_devices(std::string_view list) {

@@ -41,9 +41,9 @@ class Workspace {
   virtual void* allocate(std::size_t bytes) = 0;
 };
 
-/// One call to an operation. `step_values`: device memory in which a captured call finds the values
-/// that change from step to step (DropoutAttributes: the RandomKey). If it is nullptr, the call
-/// uses `attributes`.
+/// One call of an operation. `step_values`: device memory from which a captured call reads the
+/// values that change from step to step (DropoutAttributes: the RandomKey). If it is nullptr, the
+/// call uses `attributes`.
 struct DeviceCall {
   OpId op = OpId::kCount;
   std::span<const DeviceTensor> inputs, outputs;
@@ -132,8 +132,8 @@ class DeviceEvent {
   virtual double milliseconds_since(const DeviceEvent& earlier) const = 0;
 };
 
-/// A logical device: a part of a GPU's memory, streams, and kernels. Called by one thread at a
-/// time, except for allocate() and release(), which are thread-safe and may be called during a
+/// A logical device: its share of a GPU's memory, its streams and its kernels. Used by one thread
+/// at a time, except for allocate() and release(), which are thread-safe and may be called during a
 /// capture. Calls queue work in a stream (kCompute unless they name one) and do not wait.
 class DeviceContext {
  public:
@@ -220,7 +220,7 @@ class DeviceBackend {
   virtual void release_pinned(void* data) noexcept = 0;
 };
 
-/// Identifier of the build. The host refuses a module from another build.
+/// Identifier of the build. The host rejects a module from another build.
 const char* backend_build_id();
 
 /// Type of "tutti_open_backend", which the module exports. Returns the backend, which lives as long

@@ -16,7 +16,7 @@
 
 namespace tutti {
 
-// Dispatch: views without a kernel, kernels, observers.
+// Dispatch: views, which need no kernel; kernels; observers.
 
 namespace {
 

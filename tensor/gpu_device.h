@@ -1,7 +1,7 @@
-// Host side of a GPU (device gpu:n): its memory, its queued work, and waiting for that work.
+// Host-side handle of a GPU (device gpu:n): memory, queued work, and waiting for that work.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Declared here and implemented in gpu/, so that tensors reach a GPU through a plain function call.
+// Declared here and implemented in gpu/, so that tensor code can call it directly.
 #pragma once
 
 #include <atomic>
@@ -53,9 +53,9 @@ class PeerWatch {
   void add(const std::shared_ptr<PeerWork>& work);
   /// Returns the added work that has not been destroyed yet.
   List list() const;
-  /// Waits for `event`. Rethrows the error if check() of pending peer work throws.
+  /// Waits for `event`. Throws if check() of pending peer work throws.
   void wait(const DeviceEvent& event) const;
-  /// Same as wait(), but returns false if `event` is not done at `deadline`.
+  /// Same as wait(), but returns false if `event` is not done by `deadline`.
   bool wait_until(const DeviceEvent& event, TimePoint deadline) const;
 
  private:
@@ -107,7 +107,7 @@ class GpuDevice {
   /// dtype and device, if there is no such kernel.
   void run(const OpCall& call, std::span<const MutableTensor> outputs);
   void fill(const MutableTensor& tensor, double value);
-  /// Sets bytes to 0.
+  /// Fills `bytes` bytes at `data` with zeros.
   void clear(void* data, std::size_t bytes);
   /// Writes the number of non-finite elements of tensor i to counts[i], [n] int64 on this device.
   void count_non_finite(std::span<const Tensor> tensors, const MutableTensor& counts);
@@ -117,8 +117,9 @@ class GpuDevice {
   /// Copies from host memory. Waits only for room in pinned memory. The host memory may change
   /// after the call returns.
   void copy_from_host(void* to, const void* from, std::size_t bytes);
-  /// Copies host memory for work that is queued later. The copy runs concurrently with work that is
-  /// already queued. The host memory may change after the call returns.
+  /// Returns a device copy of host memory, for work that is queued later. The copy runs
+  /// concurrently with work that is already queued. The host memory may change after the call
+  /// returns.
   BufferRef upload(const void* from, std::size_t bytes);
   /// Copies to host memory. Waits for the preceding work and for the copy.
   void copy_to_host(void* to, const void* from, std::size_t bytes);
@@ -126,7 +127,7 @@ class GpuDevice {
   /// is already queued on `from`, and before later work on `from`. Without peer access, the copy
   /// passes through the host and waits.
   void copy_from_peer(void* to, Device from, const void* data, std::size_t bytes);
-  /// Waits for all work in the device's streams. Throws the error of that work.
+  /// Waits for all work in the device's streams. Throws if that work failed.
   void synchronize();
   /// Registers `work`: until it is destroyed, every later wait for this device checks it.
   void watch(const std::shared_ptr<PeerWork>& work);
@@ -134,8 +135,8 @@ class GpuDevice {
 
   /// Delays one variable's update until other work is queued, so that one launch performs many
   /// updates. Keeps `buffers` alive until that launch. `buffers` need not include the weights and
-  /// slots, because the next owner of their memory queues its work behind the launch.
-  /// `step_values`: as in DeviceUpdate.
+  /// slots, because the next owner of their memory queues its work after the launch. `step_values`:
+  /// as in DeviceUpdate.
   void update_later(DType dtype, const DeviceRule& rule, const DeviceUpdateItem& item,
                     std::vector<BufferRef> buffers, const double* step_values = nullptr);
 

@@ -37,13 +37,13 @@ class CallCheck {
   std::size_t num_inputs() const { return call_.inputs.size(); }
   /// Returns the shape of output i, for operations whose inputs do not determine it.
   const Shape& output(std::size_t i = 0) const {
-    expect(i < call_.outputs.size(), "an output count of at least ", i + 1);
+    expect(i < call_.outputs.size(), "at least ", i + 1, " outputs");
     return call_.outputs[i].shape;
   }
 
   void inputs(std::size_t fewest, std::size_t most) const {
-    expect(num_inputs() >= fewest, "an input count of at least ", fewest);
-    expect(num_inputs() <= most, "an input count of at most ", most);
+    expect(num_inputs() >= fewest, "at least ", fewest, " inputs");
+    expect(num_inputs() <= most, "at most ", most, " inputs");
   }
   /// Expects all inputs, starting with number `first`, to have the same type.
   void one_type(std::size_t first = 0) const {
@@ -68,7 +68,8 @@ class CallCheck {
   const T& attributes() const {
     const T* const own = std::get_if<T>(&call_.attributes);
     if (own == nullptr)
-      refuse("expected attributes of another kind than ", call_.attributes.index());
+      refuse("expected the attributes of this operation, got alternative ",
+             call_.attributes.index(), " of Attributes");
     return *own;
   }
   /// Throws unless all numbers are >= `least` and fit into 32 bits, so that 64 bits hold their sums

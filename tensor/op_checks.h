@@ -45,7 +45,7 @@ void require_dtype(OpId op, const Operand& x, DType dtype);
 /// Throws unless the type is int32 or int64.
 void require_index(OpId op, const Operand& x);
 void require_same_dtype(OpId op, const Tensor& a, const Tensor& b, const SourceLocation& where);
-/// Returns `axis` as an index in 0 .. rank - 1, for a tensor with `rank` axes: x, or a result made
+/// Returns `axis` as an index in 0 .. rank - 1; `rank` is the rank of x or of a tensor computed
 /// from x.
 int checked_axis(std::string_view operation, const Operand& x, int axis, int rank);
 

@@ -30,16 +30,16 @@ namespace tutti {
 class VariableMemory;
 struct DeviceRule;
 
-/// Recorder of everything that a captured step needs besides the work on the devices. Host code
-/// whose results change from step to step must record them.
+/// Recorder of everything that a captured step needs besides the devices' work. Host code must
+/// record each result that changes from step to step.
 class StepRecorder {
  public:
   virtual ~StepRecorder() = default;
   /// Returns the recorder of this thread; nullptr if no step is captured.
   static StepRecorder* current();
 
-  /// Returns `bytes` bytes of device memory (a multiple of 8). In each run of the step, the memory
-  /// holds the bytes that `write` produced for that step in the random context of the step and the
+  /// Returns device memory of `bytes` bytes (a multiple of 8). Before each launch of the step,
+  /// `write` computes the content of the memory, in the random context of that step and the
   /// replica. Calls with the same identity share the memory, except calls with the default
   /// identity.
   using Identity = std::array<std::uint64_t, 4>;
@@ -89,15 +89,15 @@ class StepTracer {
                                          const SourceLocation& where) = 0;
   /// Concatenates all replicas' values, which have equal shapes, along `axis`.
   virtual Tensor all_gather(const Tensor& value, int axis, const SourceLocation& where) = 0;
-  /// Records that a variable is read, so that the whole variable becomes an argument, even if
-  /// operations later use only views of its elements.
+  /// Records that a variable is read. The whole variable becomes an argument of the traced program,
+  /// even if operations use only views of its elements.
   virtual void note_variable(const Tensor& whole) = 0;
   /// Returns true if operations on the value are traced, because this step computed the value or
   /// the value is on the step's device.
   virtual bool holds(const Tensor& value) const = 0;
-  /// Returns the value that the step uses in place of a new tensor that the host fills, or in place
-  /// of a copy of `value`. If it returns nullopt, as by default, the caller creates a tensor with
-  /// memory.
+  /// Returns the tensor that the step uses instead of a new tensor that the host would fill, or
+  /// instead of a copy of `value`. If the result is nullopt (the default), the caller allocates a
+  /// tensor.
   virtual std::optional<Tensor> create(const TensorSpec&, Device, const Tensor* /*value*/) {
     return std::nullopt;
   }
@@ -167,7 +167,8 @@ using StepTracerScope = StepHookScope<StepTracer>;
 using RemoteRecorderScope = StepHookScope<RemoteRecorder>;
 using OpPartitionerScope = StepHookScope<OpPartitioner>;
 
-/// Returns the value's device if another task has the value; nullptr if this process has it.
+/// Returns the device of a value that another task stores or will compute; nullptr for a value of
+/// this process.
 std::shared_ptr<const DeviceSpec> remote_device_of(const Tensor& value);
 
 /// Returns true if the host may read the elements without waiting. Returns false for elements on a

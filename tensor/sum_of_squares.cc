@@ -71,7 +71,7 @@ double sum_of_squares(DType dtype, const void* data, std::size_t count) {
 
 namespace {
 
-/// Computes the sums with operations, for a step that is traced or runs on other tasks, and for
+/// Computes the sums with compute(), for steps that are traced or run in other tasks, and for
 /// tensors that are sharded over a mesh.
 Tensor traced_sums_of_squares(std::span<const Tensor> tensors) {
   const auto operation = [](OpId op, std::vector<Tensor> inputs, const Shape& shape,

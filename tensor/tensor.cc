@@ -229,8 +229,9 @@ Tensor tensor_in_buffer(const BufferRef& buffer, std::size_t offset, const Shape
   const std::size_t size = internal::num_bytes(shape, dtype);
   const std::size_t room = buffer ? buffer->size() : 0;
   internal::require(offset % kAlignment == 0 && offset <= room && size <= room - offset,
-                    "tensor_in_buffer: expected room for ", size, " bytes at a multiple of ",
-                    kAlignment, " within a buffer of ", room, " bytes, got offset ", offset);
+                    "tensor_in_buffer: expected ", size,
+                    " bytes at an offset that is a multiple of ", kAlignment,
+                    ", within a buffer of ", room, " bytes, got offset ", offset);
   auto impl = std::make_shared<Tensor::Impl>();
   impl->buffer = buffer;
   impl->offset = offset;

@@ -1,4 +1,4 @@
-// Internal representation of a Tensor, and tensors made from memory.
+// Internal representation of a Tensor, and functions that create tensors from memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -50,7 +50,7 @@ void VariableMemory::assign(const Tensor& value) {
   if (num_pins_ == 0) return value_.assign(value);
   if (is_alone_in_place()) return value_.write(value);
   // Copies the value, because it may be stored at another variable's fixed address, whose content
-  // may change before the value is moved to ours.
+  // may change before the value is moved to this variable's.
   value_.assign(value.to(device()).copy());
 }
 

@@ -58,7 +58,7 @@ QUICK = ("-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O0")
 
 
 class Configurations(unittest.TestCase):
-    def test_with_and_without_optional_libraries(self):
+    def test_configures_with_and_without_optional_libraries(self):
         usual = configure()
         for name in OPTIONAL.values():
             self.assertIn(name, usual)
@@ -73,7 +73,7 @@ class Configurations(unittest.TestCase):
                     else:
                         self.assertEqual(state, usual[name][0])
 
-    def test_is_built_without_mpi(self):
+    def test_build_without_mpi_uses_no_mpi_symbols(self):
         """Checks that a build without MPI does not refer to MPI symbols, even if this machine has MPI."""
         with tempfile.TemporaryDirectory() as folder:
             configure_in(folder, "-DTUTTI_MPI=OFF", "-DTUTTI_CUDA=OFF", "-DTUTTI_GRPC=OFF", *QUICK)
@@ -106,7 +106,7 @@ class Configurations(unittest.TestCase):
 
 
 class Combinations(unittest.TestCase):
-    def test_with_and_without_cuda_mpi_and_nccl(self):
+    def test_configures_with_and_without_cuda_mpi_and_nccl(self):
         """Configures all combinations on a machine with CUDA, MPI and NCCL. Without NCCL, the GPU module is not built."""
         with tempfile.TemporaryDirectory() as folder:
             for cuda, mpi, nccl in itertools.product((True, False), repeat=3):

@@ -86,11 +86,12 @@ struct CkptOptions {
   OutputFormat format = OutputFormat::kText;
 };
 
-/// Lists the versions; checks only their indexes and sizes. Returns 1 if a version is damaged.
+/// Lists the checkpoint versions; checks only their indexes and sizes. Returns 1 if a version is
+/// damaged.
 int checkpoint_list_command(const CkptOptions& options);
 /// Same as checkpoint_list_command(), but reads every byte.
 int checkpoint_verify_command(const CkptOptions& options);
-/// Shows the contents of a version. Throws kNotFound if there is no such version.
+/// Shows the contents of a checkpoint version. Throws kNotFound if there is no such version.
 int checkpoint_show_command(const CkptOptions& options);
 
 struct Machine {

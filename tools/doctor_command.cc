@@ -123,8 +123,8 @@ std::vector<Finding> inspect_build() {
           {"numerics", Verdict::kGood, numerics_fingerprint()}};
 }
 
-/// Returns the folders that contain the four Fashion-MNIST files, as text; "" if a file is missing.
-/// Searches `data_dir` or, if `data_dir` is empty, read_mnist()'s default folders.
+/// Returns a string that names the folders of the four Fashion-MNIST files; "" if a file is
+/// missing. Searches `data_dir` or, if `data_dir` is empty, read_mnist()'s default folders.
 std::string find_fashion_mnist(const std::string& data_dir) {
   try {
     std::set<std::string> folders;

@@ -50,8 +50,8 @@ Duration seconds(double number) {
 template <class Number>
 void check_range(const char* flag, Number value, Number min, Number max) {
   if (value >= min && value <= max) return;
-  fail(ErrorCode::kInvalidArgument, "run: ", flag, ": expected ", min, " to ", max, ", got ",
-       value);
+  fail(ErrorCode::kInvalidArgument, "run: ", flag, ": expected a number from ", min, " to ", max,
+       ", got ", value);
 }
 
 /// Returns the number of tasks of each type. -n is the total number of tasks, and --workers the
@@ -69,8 +69,9 @@ launch::TaskCounts counts_of(const RunFlags& flags) {
   const std::int64_t total = workers + flags.ps + chiefs;
   if (workers < 0 || workers + chiefs == 0 || (flags.processes >= 0 && total != flags.processes)) {
     fail(ErrorCode::kInvalidArgument, "run: expected ",
-         flags.processes >= 0 ? concat("-n ", flags.processes, " to be the number of tasks")
-                              : "at least one worker or chief",
+         flags.processes >= 0
+             ? concat("-n ", flags.processes, " to equal the total number of tasks")
+             : "at least one worker or chief",
          ", got workers: ", std::max<std::int64_t>(0, workers), ", parameter servers: ", flags.ps,
          ", chiefs: ", chiefs);
   }

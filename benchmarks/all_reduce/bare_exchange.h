@@ -82,7 +82,8 @@ class BareExchange {
                                                  MSG_DONTWAIT | MSG_NOSIGNAL);
       check(out);
       sent += static_cast<std::size_t>(std::max<ssize_t>(out, 0));
-      // Sends as much as possible before receiving, because the peer's bytes arrive meanwhile.
+      // Sends as much as possible before receiving, because the peer's bytes arrive at the same
+      // time.
       if (sent < bytes && out > 0) continue;
       const ssize_t in = got == bytes ? -1 : ::recv(end, other + got, bytes - got, MSG_DONTWAIT);
       if (got < bytes) check(in == 0 ? -2 : in);

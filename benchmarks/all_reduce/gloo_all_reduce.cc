@@ -4,7 +4,7 @@
 // gloo_all_reduce RANKS ALGORITHM FIRST LAST (sizes from FIRST to LAST bytes, each 4 times the
 // previous one). Algorithms: ring_chunked, halving_doubling (the older classes), new_ring,
 // new_bcube (gloo::allreduce, used by torch.distributed). A barrier precedes each call. A call's
-// time is the slowest process's.
+// time is that of the slowest process.
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_halving_doubling.h>
 #include <gloo/allreduce_ring_chunked.h>

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // mpirun -np 2 mpi_all_reduce NAME FIRST LAST (sizes from FIRST to LAST bytes, each 4 times the
-// previous one). A barrier precedes each call. A call's time is the slowest process's; the result
-// is the median of all calls.
+// previous one). A barrier precedes each call. A call's time is that of the slowest process; the
+// result is the median of all calls.
 #include <mpi.h>
 
 #include "benchmarks/all_reduce/call_plan.h"

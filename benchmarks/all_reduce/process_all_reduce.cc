@@ -4,8 +4,8 @@
 // process_all_reduce RANKS HOW FIRST LAST (sizes from FIRST to LAST bytes, each 4 times the
 // previous one). HOW: shm-shared (buffers in memory that the ranks share), shm-private (separate
 // buffers), tcp, tcp-bare (2 ranks exchange and add over a plain connection, the lower bound of
-// tcp). A barrier precedes each call. A call's time is the slowest process's; the result is the
-// median of all calls.
+// tcp). A barrier precedes each call. A call's time is that of the slowest process; the result is
+// the median of all calls.
 #include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -90,7 +90,7 @@ double time_of(AnyRank& own, std::size_t bytes, int calls) {
   return median(times);
 }
 
-/// Checks the sum of one call, then fills the buffer with zeros.
+/// Returns true if one call computes the right sums on all ranks. Leaves zeros in the buffer.
 template <class AnyRank>
 bool is_right(AnyRank& own, int rank, int size, std::size_t bytes) {
   float* const values = own.values();

@@ -87,7 +87,8 @@ Json update_bench(const BenchArguments& arguments) {
   Json seconds = seconds_per_call(
       arguments, [&] { strategy.run([&] { optimizer->apply_gradients(subject.gradients); }); },
       [&] { finish_on(device); });
-  // Accesses of 4 bytes per element: weights and slots are read and written, gradients are read.
+  // Number of 4-byte accesses per element: weights and slots are read and written, gradients are
+  // read.
   const double per_element = arguments.optimizer == "adam" ? 7.0 : 5.0;
   Json report = with_bandwidth(std::move(seconds),
                                4.0 * per_element * static_cast<double>(arguments.elements));

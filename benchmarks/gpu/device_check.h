@@ -13,8 +13,8 @@ namespace tutti::device_check {
 struct CheckOptions {
   Device device;
   CallSize size = CallSize::kAll;
-  std::int64_t every = 1;  // ops: checks every n-th call of each operation and type
-  std::string only;        // operations (ops: add,matmul) or optimizer to check; empty: all
+  std::int64_t every = 1;  // for ops: checks every n-th call of each operation and type
+  std::string only;        // what to check: "add,matmul" (ops), "add" or "adam"; empty: all
   std::string spoil;       // the operation or optimizer in whose results one element is corrupted
 };
 

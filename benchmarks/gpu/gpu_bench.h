@@ -13,10 +13,10 @@ namespace tutti::benchmarks {
 
 struct BenchArguments {
   std::string devices = "gpu:0";
-  std::string ops = "";                // all_reduce: name of an operation; empty: the default
-  std::string optimizer = "sgd";       // update: sgd (momentum 0.9) or adam
-  std::string gradients = "resnet50";  // update: network; `elements` scales its variables
-  std::string execution = "eager";     // empty_step: eager or captured
+  std::string ops = "";                // for all_reduce: operation; empty: the default
+  std::string optimizer = "sgd";       // for update: sgd (momentum 0.9) or adam
+  std::string gradients = "resnet50";  // for update: network, scaled to `elements`
+  std::string execution = "eager";     // for empty_step: eager or captured
   std::int64_t elements = 25'600'000;  // number of float32 elements
   std::int64_t iterations = 20;
   std::int64_t rounds = 5;

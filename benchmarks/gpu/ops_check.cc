@@ -42,7 +42,8 @@ std::vector<DType> dtypes_of(const RecordedCall& recorded) {
   return dtypes;
 }
 
-/// Returns true if large terms may cancel, so that the rounding error is relative to these terms.
+/// Returns true if large terms may cancel, in which case the rounding error is relative to these
+/// terms.
 bool may_cancel(OpId op) {
   const OpId ops[] = {OpId::kReduceSum,     OpId::kReduceMean,    OpId::kBiasGrad,
                       OpId::kBatchNormGrad, OpId::kGroupNormGrad, OpId::kLrnGrad,

@@ -33,7 +33,7 @@ struct Program {
   std::function<Tensor(const std::vector<Tensor>&)> function = {};
 };
 /// Returns the cases for the gradient check, with floating-point inputs of type `dtype`. The only
-/// constants that they create are numbers.
+/// constants in them are scalars.
 std::vector<Program> gradient_programs(DType dtype);
 /// Return programs on large tensors of odd sizes (wide) and on small tensors (plain). These
 /// programs may create constant tensors on cpu:0.

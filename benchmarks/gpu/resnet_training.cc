@@ -18,7 +18,7 @@ Sequential make_network(const ResnetOptions& options) {
   return examples::resnet50(options.image_size);
 }
 
-/// Returns images that can be learned: each class has a base image, to which noise is added.
+/// Returns learnable synthetic images: each is its class's base image plus noise.
 Dataset made_images(const ResnetOptions& options) {
   const std::int64_t rows = options.batch_size * options.batches;
   const Shape image{options.image_size, options.image_size, 3};

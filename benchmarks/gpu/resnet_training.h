@@ -20,13 +20,13 @@ namespace tutti::benchmarks {
 struct ResnetOptions {
   std::string network = "resnet20";
   std::string devices = "cpu:0";
-  std::int64_t replicas = 0;  // 0: one per device
+  std::int64_t replicas = 0;  // number of replicas; 0: one per device
   std::string cross_device_ops = "";
   std::string policy = "float32";
   std::string execution = "eager";  // eager, or captured: GPUs replay a graph for each step
   std::int64_t batch_size = 64;     // global batch size
-  std::int64_t image_size = 0;      // 0: the network's default
-  std::int64_t batches = 1;         // number of different batches, used in turn
+  std::int64_t image_size = 0;      // height and width; 0: the network's default
+  std::int64_t batches = 1;         // number of distinct batches, used in rotation
   double learning_rate = 0.01;
   std::string data_dir = "";  // folder with CIFAR-10; empty: synthetic images
 

@@ -1,5 +1,5 @@
-// Programs that device_check runs in addition to the gradient check's cases: large tensors of odd
-// sizes, integers, comparisons, conversions.
+// Additional programs for device_check: large tensors of odd sizes, integers, comparisons and
+// conversions.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/gpu/recorded_calls.h"
 #include "tutti/core/text.h"
@@ -146,8 +146,8 @@ void add_networks(Programs& programs) {
         },
         -0.5, 0.5);
   }
-  // This program has partial tiles, shared keys, and keys before the first query; the next one has
-  // wide heads.
+  // This program has partial tiles, shared keys, and keys that precede the first query; the next
+  // one has wide heads.
   programs.add("wide attention", {{2, 4, 70, 24}, {2, 2, 131, 24}, {2, 2, 131, 33}},
                [](const Tensors& t) {
                  return attention(t[0], t[1], t[2], {.is_causal = true, .steps_before = 61});

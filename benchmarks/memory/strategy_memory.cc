@@ -79,7 +79,7 @@ std::vector<Case> cases() {
 }
 
 struct Measured {
-  double standing = 0.0, peak = 0.0;  // maxima across the devices, in bytes
+  double standing = 0.0, peak = 0.0;  // bytes in use after and during a step; maxima over devices
   std::string hash;
 };
 

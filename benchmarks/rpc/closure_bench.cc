@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Usage: tutti run --chief --workers 2 --ps 1 -- closure_bench [ROUNDS], or closure_bench alone,
-// where workers are threads. A round schedules 20,000 closures and joins; the first round is a
-// warm-up. Finally, measures the time of single closures from schedule() to their values.
+// which uses threads as workers. A round schedules 20,000 closures and joins; the first round is a
+// warm-up. Finally, measures the latency of a single closure, from schedule() to its value.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

@@ -128,7 +128,7 @@ class Servant {
     if (!is_whole) fail(ErrorCode::kDataLoss, "push_pull_bench: a pull did not return all values");
   }
 
-  // shared text, as optimizers use it
+  // a shared string, as in optimizers
   const internal::SharedText rule_ = describe_update_rule(SgdRule());
   internal::VariableStore store_{"ps 0"};
   VariableHandler handler_;

@@ -31,8 +31,8 @@ double fastest_rate(const Call& call) {
   return 1.0 / seconds[seconds.size() / 10];
 }
 
-/// Returns floating-point operations per second of a float32 product [size, size] x [size, size],
-/// whose operands have the layouts that oneDNN prefers.
+/// Returns the rate, in floating-point operations per second, of a float32 product [size, size] x
+/// [size, size], whose operands have the layouts that oneDNN prefers.
 double product_rate(const dnnl::engine& engine, dnnl::stream& stream, std::int64_t size) {
   const dnnl::memory::desc any({size, size}, dnnl::memory::data_type::f32,
                                dnnl::memory::format_tag::any);

@@ -49,7 +49,7 @@ nn::Conv2d convolution(std::int64_t from, std::int64_t to, std::int64_t size, st
 struct ResidualBlockImpl : nn::Module {
   nn::Conv2d conv1, conv2;
   nn::BatchNorm2d norm1, norm2;
-  nn::Sequential shortcut;  // empty: the identity
+  nn::Sequential shortcut;  // empty if it is the identity
 
   ResidualBlockImpl(std::int64_t channels, std::int64_t filters, std::int64_t stride)
       : conv1(convolution(channels, filters, 3, stride)),

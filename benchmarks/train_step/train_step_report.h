@@ -35,7 +35,7 @@ std::int64_t default_batch_size(const std::string& model);
 /// Results of one run.
 struct Report {
   std::string program;
-  std::string variant;  // layout or strategy
+  std::string variant;  // memory layout (torch) or strategy (tutti)
   std::int64_t threads = 1;
   std::int64_t parameters = 0;
   double loss = 0.0;  // loss of the last step

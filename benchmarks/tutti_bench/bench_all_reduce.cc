@@ -63,7 +63,7 @@ struct Contender {
   std::unique_ptr<BenchSubject> subject;
   std::vector<double> in_place, out_of_place, of_floor;
   std::size_t wrong_in_place = 0, wrong_out_of_place = 0;
-  double largest_error = 0.0;  // over all sizes
+  double largest_error = 0.0;  // maximum over all sizes
 };
 
 class Measurement {
@@ -146,8 +146,8 @@ class Measurement {
   }
 
   double floor_round(const CallPlan& plan) {
-    // Fills with zeros, because the memory may hold elements of another type, whose bytes could be
-    // infinities if read as float32.
+    // Fills the inputs with zeros, because the memory may hold elements of another type, whose
+    // bytes could be infinities if read as float32.
     rank_team_.run([&](int rank) {
       const Elements& flat = ranks_.rank(rank).flat_input;
       std::fill_n(flat.data, flat.num_bytes(), std::byte{0});

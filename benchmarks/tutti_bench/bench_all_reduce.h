@@ -11,7 +11,7 @@
 
 namespace tutti::bench {
 
-/// Median, minimum and maximum over rounds: of seconds, or of a ratio.
+/// Median, minimum and maximum, over the rounds, of a time in seconds or of a ratio.
 struct BenchTime {
   double median = 0.0;
   double min = 0.0;
@@ -21,7 +21,8 @@ struct BenchTime {
 /// Result of one operation at one size, either in place or out of place.
 struct BenchCell {
   BenchTime time;
-  // wrong elements on all ranks; if a rank's bytes differ from rank 0's, all its elements count
+  // Number of wrong elements on all ranks. If a rank's bytes differ from rank 0's, all of its
+  // elements count as wrong.
   std::size_t num_wrong = 0;
 };
 
@@ -31,7 +32,8 @@ struct BenchRow {
   std::size_t count = 0;
   std::optional<BenchCell> out_of_place;  // empty if the shape supports only in-place calls
   BenchCell in_place;
-  double largest_error = 0.0;  // ListErrors::largest; for threads, over this and smaller sizes
+  // Largest ListErrors::largest; if ranks are threads, over this size and all smaller ones.
+  double largest_error = 0.0;
   BenchTime floor;
   BenchTime of_floor;  // lower bound divided by the in-place time, within one round
 };

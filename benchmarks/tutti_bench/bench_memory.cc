@@ -31,7 +31,7 @@ std::vector<std::size_t> resnet50() {
   std::vector<std::size_t> counts;
   const auto convolution = [&](std::size_t side, std::size_t inputs, std::size_t filters) {
     counts.push_back(side * side * inputs * filters);
-    counts.insert(counts.end(), 2, filters);  // scale and offset of the normalisation
+    counts.insert(counts.end(), 2, filters);  // scale and offset of the normalization
   };
   convolution(7, 3, 64);
   std::size_t inputs = 64;

@@ -52,7 +52,7 @@ struct BenchOptions {
   int rounds = 5;
   std::vector<std::string> op_names;
   std::string plugin_name;     // name of the operation that --plugin loads
-  std::string plugin_options;  // options for plugin_name; without --plugin, for all operations
+  std::string plugin_options;  // for plugin_name; without --plugin, for all operations
   const std::string& plugin_options_of(const std::string& name) const {
     static const std::string none;
     return plugin_name.empty() || plugin_name == name ? plugin_options : none;

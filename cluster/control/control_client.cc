@@ -56,7 +56,7 @@ class ControlSession final : public ControlClient {
   template <class Request, class Reply>
   using Method = void (v1::Job::Stub::async::*)(grpc::ClientContext*, const Request*, Reply*,
                                                 std::function<void(grpc::Status)>);
-  /// Calls the server and waits for its answer. If the connection breaks, repeats the call on the
+  /// Calls the server and waits for its reply. If the connection breaks, repeats the call on the
   /// next connection. Throws the server's error; kDeadlineExceeded, which names the call as `what`;
   /// or kUnavailable if the server is lost.
   template <class Request, class Reply>
@@ -131,8 +131,8 @@ constexpr int kDamagedHandshakes = 3;
 
 TimePoint now() { return Clock::system().now(); }
 
-/// Returns true if the connection, rather than the request, caused the failure, so that the call
-/// may be repeated.
+/// Returns true if the connection, rather than the request, caused the failure, in which case the
+/// call may be repeated.
 bool is_of_connection(const grpc::Status& status, const grpc::ClientContext& context) {
   if (is_of_handler(context)) return false;
   const grpc::StatusCode code = status.error_code();
@@ -140,7 +140,8 @@ bool is_of_connection(const grpc::Status& status, const grpc::ClientContext& con
          code == grpc::StatusCode::INTERNAL || code == grpc::StatusCode::UNKNOWN;
 }
 
-/// This member's Join stream on a separate channel. Thread-safe, but only one receive() at a time.
+/// This member's Join stream on a separate channel. Thread-safe, but only one thread may be in
+/// receive().
 class JobStream final : public StreamToServer<v1::MemberReport, v1::JobEvent> {
  public:
   explicit JobStream(const GrpcOptions& options) : stub_(v1::Job::NewStub(open_channel(options))) {
@@ -319,8 +320,8 @@ void ControlSession::run() {
     // The server answers heartbeats as soon as the operating system schedules its process.
     const bool is_late = now() - last_heard_ >= silent_after() / 2;
     if (is_late && !hosts_the_server() && state_of_server().is_busy()) {
-      // The server is alive, and its answer may merely be waiting for a thread of this process to
-      // read it.
+      // The server is alive; its reply may merely be waiting for a thread of this process to read
+      // it.
       last_heard_ = std::max(last_heard_, now() - unreachable_after() + 2 * every);
     } else if (is_late) {
       renew();
@@ -357,7 +358,7 @@ bool ControlSession::reconnect() {
       attempt = join_once(deadline_after(
           now(), std::clamp(left / 2, durations::kReconnectWithin,
                             std::max(silent_after() / 2, durations::kReconnectWithin))));
-    } catch (const Error& error) {  // e.g. a deleted certificate
+    } catch (const Error& error) {  // for example, a missing certificate
       attempt.reason = error.message();
     }
     if (attempt.is_done) {
@@ -484,7 +485,7 @@ void ControlSession::accept_verdict(Verdict verdict) {
       verdict.kind == VerdictKind::kFailed || verdict.code == ErrorCode::kInvalidArgument;
   const bool is_self = verdict.who.task.same_task(self_.task) && verdict.who.pid == self_.pid &&
                        verdict.who.incarnation == self_.incarnation;
-  // Verdicts from before this process joined are not logged again.
+  // Verdicts from before this process joined are not logged.
   if (is_self && verdict.kind == VerdictKind::kJoined) knows_history_ = true;
   if ((knows_history_ || verdict.number == 0) && !is_thrown &&
       (verdict.is_fatal || verdict.kind == VerdictKind::kStuck)) {

@@ -61,7 +61,8 @@ class ControlClient : public KeyValueStore {
   virtual void report_disconnection(const MemberTask& peer, std::uint64_t last_verdict,
                                     std::string_view why) = 0;
 
-  /// Stores the text of an error that may end this process; "" clears it. Does not send the text.
+  /// Stores the message of an error that may end this process; "" clears it. Does not send the
+  /// message.
   virtual void note_failure(std::string_view text) = 0;
 
   /// Requests that all members stop after a step that they agree on. Returns once the server has

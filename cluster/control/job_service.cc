@@ -215,7 +215,8 @@ bool JobService::report(const MemberLink* link, const v1::MemberReport& report) 
   const TimePoint now = clock_.now();
   record.last_heard = now;
   // A member that has left or was given up may have a successor, so its reports must not change
-  // anything. If it left, Leave has overtaken this report and contained the last progress.
+  // anything. If the member left, its Leave call overtook this report and contained the last
+  // progress.
   if (record.status != MemberRecord::Status::kHere) return true;
   if (report.has_progress()) {
     note(record, from_proto(report.progress()));
@@ -249,8 +250,8 @@ void JobService::closed(const MemberLink* link) {
 void JobService::tick() {
   MutexLock lock(mutex_);
   const TimePoint now = clock_.now();
-  // While the system did not schedule the server, the server received no messages, so this time
-  // does not count as the members' silence.
+  // While the system did not schedule the server, it received no messages, so this time does not
+  // count as silence of the members.
   const Duration late = last_tick_ ? now - *last_tick_ - durations::kTryAgain : Duration::zero();
   last_tick_ = now;
   std::vector<MemberRecord*> all;

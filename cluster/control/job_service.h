@@ -127,8 +127,8 @@ class JobService final : public v1::Job::CallbackService {
   Reactor* answer(Context* context, std::uint64_t member,
                   const std::function<void(MemberRecord&)>& body);
   /// Finishes the call of a member, or of an observer if `member` is 0, as soon as `fill` has
-  /// produced the reply. `is_for_all`: after the first try, calls `fill` only once all members have
-  /// joined.
+  /// produced the reply. `is_for_all`: after the first try, does not call `fill` again until all
+  /// members have joined.
   Reactor* answer_when(Context* context, std::uint64_t member, std::function<bool()> fill,
                        bool is_for_all = false);
   void answer_waiting() TUTTI_REQUIRES(mutex_);

@@ -26,8 +26,8 @@ struct ControlPlane {
 };
 
 namespace internal {
-/// Parses "grpc://127.0.0.1:4711". For other texts, throws kInvalidArgument with `who` first in the
-/// message.
+/// Parses "grpc://127.0.0.1:4711". Throws kInvalidArgument, with `who` first in the message, for
+/// any other string.
 Endpoint parse_grpc_target(std::string_view who, const std::string& text);
 /// Returns the same number in all processes that can reach each other at 127.0.0.1.
 std::int64_t number_of_this_machine();

@@ -37,8 +37,8 @@ struct Member {
   std::string host = {};          // name of its machine
   std::int64_t pid = 0;
   bool is_here = false;  // true if it has joined and has neither left nor been given up on
-  /// Returns "worker 2 (127.0.0.1:4713, pid 812)", with the machine's name if that machine is not
-  /// this one.
+  /// Returns "worker 2 (127.0.0.1:4713, pid 812)", plus the machine's name if it is another
+  /// machine.
   std::string to_string() const;
   bool operator==(const Member&) const = default;
 };
@@ -64,7 +64,8 @@ struct Verdict {
   /// joining, leaving, and warnings about a stuck member.
   bool is_fatal = false;
   ErrorCode code = ErrorCode::kUnavailable;
-  /// "worker 2 (127.0.0.1:4713, pid 812) died: its connection closed and the process has exited".
+  /// Message such as "worker 2 (127.0.0.1:4713, pid 812) died: its connection closed and the
+  /// process has exited".
   std::string message;
   /// Returns true if a group can continue only without this member or with a new process of its
   /// task. False for a broken connection: it is fatal, but both of its ends are alive.
@@ -78,7 +79,7 @@ Error to_error(const Verdict& verdict);
 /// Progress in one group of ranks. Its members make the same calls in the same order, so counts are
 /// comparable.
 struct GroupProgress {
-  std::string group;           // equal on all members of the group
+  std::string group;           // name; equal on all members of the group
   std::uint64_t entered = 0;   // collectives entered so far
   std::uint64_t finished = 0;  // collectives finished so far
   std::string call;            // latest call: "all_reduce(SUM, float32 x 12, 'a') #3 at a.cc:7"
@@ -103,7 +104,7 @@ class ProgressTracker {
   /// watch() returns. A group that is rebuilt must get a new name ("all/2") that is equal on all
   /// members.
   void watch(const std::string& group, std::function<GroupProgress()> source);
-  /// Removes groups that are no longer watched.
+  /// Discards the kept values of groups that are no longer watched.
   void remove_ended();
   MemberProgress progress();
 

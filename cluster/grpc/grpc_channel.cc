@@ -1,4 +1,4 @@
-// Implements channels: credentials, retries until a server answers, and parsing of gRPC's errors.
+// Implements channels: credentials, retries until a server responds, and parsing of gRPC's errors.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/grpc/grpc_channel.h"
 
@@ -57,7 +57,7 @@ std::shared_ptr<grpc::Channel> open_channel(const GrpcOptions& options) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(options.most_bytes);
   arguments.SetMaxSendMessageSize(options.most_bytes);
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // members are reached without a proxy
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // connects to members directly
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   for (const auto& [name, value] : kConnectionArguments) arguments.SetInt(name, value);

@@ -55,11 +55,11 @@ std::string connect_reason(const grpc::Status& status);
 /// Result of an attempt to reach a server.
 struct ConnectAttempt {
   bool is_done = false;
-  std::string reason = {};  // reason of the failure
-  bool is_final = false;    // the server refuses, so retrying is pointless
+  std::string reason = {};  // reason for the failure
+  bool is_final = false;    // true if the server refuses, so retrying is pointless
   bool is_connection_refused = false;
-  bool is_hopeless = false;   // this machine cannot reach the address
-  bool is_other_job = false;  // the TLS handshake failed: perhaps the server has another secret
+  bool is_hopeless = false;   // true if this machine cannot reach the address
+  bool is_other_job = false;  // true if the TLS handshake failed; the secrets may differ
   bool is_cut_short = false;  // true if the deadline ended the attempt
 };
 /// Returns a failed attempt if the address is local and no process listens there; otherwise
@@ -142,7 +142,7 @@ class StreamToServer : public grpc::ClientBidiReactor<Request, Response> {
   grpc::Status status_ TUTTI_GUARDED_BY(mutex_);
 };
 
-// First connection to a server of the job, with retries.
+// Initial connection to a server of the job, with retries.
 
 /// Names of a server and of its settings, for messages about connecting to it.
 struct ServerTarget {
@@ -155,9 +155,9 @@ struct ServerTarget {
 };
 
 /// Repeats `attempt`, which receives the deadline, until it succeeds. Logs a line every `say_every`
-/// while it waits for the server. Throws kFailedPrecondition if the server refuses or belongs to
-/// another job, kUnavailable within seconds if this machine can never reach the address, and
-/// kDeadlineExceeded at the deadline.
+/// while it waits for the server. Throws kFailedPrecondition if the server refuses this client or
+/// belongs to another job, kUnavailable within seconds if this machine can never reach the address,
+/// and kDeadlineExceeded at the deadline.
 void reach_server(const ServerTarget& server,
                   const std::function<ConnectAttempt(TimePoint deadline)>& attempt);
 

@@ -149,7 +149,7 @@ void GrpcServer::adopt_socket(FileDescriptor socket) {
   }
   Acceptor::NewConnectionParameters parameters;
   parameters.listener_fd = listener_->socket.get();
-  parameters.fd = socket.release();  // gRPC closes it
+  parameters.fd = socket.release();  // gRPC closes the descriptor
   acceptor_->HandleNewConnection(&parameters);
 }
 

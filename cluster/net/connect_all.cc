@@ -131,7 +131,8 @@ class GroupConnector {
     bool is_ready = true;  // true before the first accept, and if poll() reported a new connection
   };
 
-  /// Returns the pause between two polls; longer if many ranks share processors and the store.
+  /// Returns the pause between two polls, which is longer if many ranks share processors and the
+  /// store.
   Duration longest_pause() const { return durations::kTryAgain * (1 + size() / 8); }
 
   void note_progress() { deadline_ = deadline_after(now(), options_.timeout); }
@@ -184,7 +185,7 @@ class GroupConnector {
   }
 
   /// Connects to the next lower rank, or continues the current attempt. Called repeatedly, because
-  /// this rank must accept connections meanwhile, and because an earlier run's announcement may be
+  /// this rank must also accept connections, and because an earlier run's announcement may be
   /// replaced. The pause before the next call is longer if many ranks poll the store, or if the
   /// current attempt is likely to succeed.
   void call_next() {
@@ -368,7 +369,7 @@ class GroupConnector {
                         now());
         return true;
       case Handshake::State::kDone:
-        // Accept even a second connection, because the peer may not have received the first answer.
+        // Accept even a second connection, because the peer may not have received the first reply.
         if (was_sent) keep(handshake.peer()->rank, pending_peer, *announced);
         return true;
       case Handshake::State::kRunning:
@@ -422,7 +423,7 @@ class GroupConnector {
   }
 
   void wait() {
-    std::vector<pollfd> descriptors{{call_ ? call_->socket.get() : -1,  // poll() skips -1
+    std::vector<pollfd> descriptors{{call_ ? call_->socket.get() : -1,  // poll() ignores -1
                                      static_cast<short>(is_opening_ ? POLLOUT : POLLIN), 0}};
     std::vector<bool*> ready{&is_call_ready_};
     const auto watch = [&](const FileDescriptor& socket, bool& is_ready) {
@@ -484,8 +485,8 @@ class GroupConnector {
       Peer& other = peer(rank);
       if (rank == rank_) continue;
       constexpr std::byte kAllHere{1};
-      if (!std::exchange(other.has_confirmed,
-                         true)) {  // a broken connection is detected by reading
+      if (!std::exchange(other.has_confirmed, true)) {
+        // Errors are ignored here, because reading detects a broken connection.
         const auto& connection = other.connection;
         (void)send_byte(connection.socket, kAllHere, connection.is_local ? memory_ : kNoDescriptor);
       }
@@ -544,8 +545,8 @@ class GroupConnector {
   std::optional<PendingPeer> call_;         // call to the highest unconnected rank below this one
   bool is_opening_ = false;                 // true while the connection is being opened
   bool is_call_ready_ = false;              // true if poll() reported an event
-  std::optional<std::string> called_text_;  // value in the store of the rank being called
-  std::optional<Announcement> called_;      // called_text_, parsed
+  std::optional<std::string> called_text_;  // announcement, in the store, of the rank being called
+  std::optional<Announcement> called_;      // parsed from called_text_
   Duration pause_ = durations::kStorePause;
   TimePoint call_again_ = TimePoint::min();
   std::string last_answer_;
@@ -555,9 +556,9 @@ class GroupConnector {
   std::list<PendingPeer> pending_peers_;
   AddressLimit limit_;
   RefusalLog refusals_, strangers_;
-  std::string last_refusal_;  // text about the last refused peer that claimed to be a rank
+  std::string last_refusal_;  // last refused peer that claimed to be a rank, and why
   TimePoint accept_again_ = TimePoint::min();
-  TimePoint read_all_at_ = TimePoint::min();  // time at which all confirmations are read next
+  TimePoint read_all_at_ = TimePoint::min();  // time of the next read from all peers
 };
 
 }  // namespace

@@ -91,7 +91,7 @@ void Connection::check_silence(TimePoint now) {
 }
 
 bool Connection::has_unsent() const {
-  constexpr int kClosed = 7;  // TCP_CLOSE: reset, so no more bytes will arrive
+  constexpr int kClosed = 7;  // TCP_CLOSE: after a reset, no more bytes are delivered
   const auto info = info_of(socket_);
   int left = 0;
   return info && info->tcpi_state != kClosed && ::ioctl(socket_.get(), SIOCOUTQ, &left) == 0 &&
@@ -528,7 +528,7 @@ void Connection::attach(Message& message, const std::shared_ptr<Incoming>& recei
     std::memcpy(message.target, message.kept->data(), message.arrived);
   }
   release_body(message);
-  if (&message != reading_.get()) end_receiver(message);  // no further bytes are expected
+  if (&message != reading_.get()) end_receiver(message);  // the message is complete
 }
 
 void Connection::end_receiver(Message& message) {

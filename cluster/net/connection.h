@@ -103,7 +103,7 @@ struct KeptBytes {
 struct ConnectedPeer {
   FileDescriptor socket = {};
   std::string address = {};         // for messages; "pid 4711" for a local peer
-  bool is_local = false;            // see Connection
+  bool is_local = false;            // true if the peer is a process on this host
   bool is_on_this_machine = false;  // true if the peer shares this machine's cores
   FileDescriptor memory = {};       // segment of a local peer
 };
@@ -125,7 +125,7 @@ class Connection {
   bool is_open() const { return is_open_.load(); }
 
   /// Queues the message and writes what the system accepts immediately. Returns true if the queue
-  /// was empty and the whole message was written, so that no thread needs a notification.
+  /// was empty and the whole message was written, in which case no thread needs a notification.
   bool send(const std::shared_ptr<Outgoing>& message);
   /// Starts a receive; the message may already have arrived.
   void receive(const std::shared_ptr<Incoming>& receiver);
@@ -178,9 +178,9 @@ class Connection {
   struct Message {
     FrameHeader header;
     std::array<std::byte, kLongestHead> head{};
-    std::shared_ptr<Incoming> receiver;  // null: not posted yet
+    std::shared_ptr<Incoming> receiver;  // null until a receive is posted
     BufferRef kept;                      // the body of a message without a receiver
-    std::byte* target = nullptr;         // memory for the body; nullptr: the body is dropped
+    std::byte* target = nullptr;         // memory for the body; null if the body is dropped
     std::size_t arrived = 0;             // received bytes of the body
     std::uint32_t crc = 0;               // checksum of the header and the bytes received so far
     bool has_body() const { return arrived == header.body_bytes; }
@@ -225,7 +225,7 @@ class Connection {
   Mutex mutex_;
   std::optional<Error> failure_ TUTTI_GUARDED_BY(mutex_);
   std::list<std::shared_ptr<Incoming>> receivers_ TUTTI_GUARDED_BY(mutex_);
-  std::list<std::shared_ptr<Message>> messages_kept_ TUTTI_GUARDED_BY(mutex_);  // no receiver yet
+  std::list<std::shared_ptr<Message>> messages_kept_ TUTTI_GUARDED_BY(mutex_);  // without receivers
   std::shared_ptr<Message> reading_ TUTTI_GUARDED_BY(mutex_);
   std::array<std::byte, kStagedBytes> staged_ TUTTI_GUARDED_BY(mutex_);
   std::size_t num_staged_ TUTTI_GUARDED_BY(mutex_) = 0;

@@ -62,7 +62,7 @@ MacContext new_hmac_sha256() {
 
 Digest256 hmac_sha256(std::span<const std::byte> key,
                       std::initializer_list<std::span<const std::byte>> parts) {
-  // OpenSSL finds algorithms by name, which takes longer than hashing a short message.
+  // OpenSSL looks up algorithms by name, which takes longer than hashing a short message.
   static const MacContext kTemplate = new_hmac_sha256();
   const auto bytes = [](const std::byte* data) {
     return reinterpret_cast<const unsigned char*>(data);
@@ -139,7 +139,7 @@ void Handshake::take_message() {
   } else if (given[0] == kAccepted) {
     state_ = State::kDone;
   } else {
-    refuse(concat("this is not the rank ", own_.rank, " that is in the store"));
+    refuse(concat("the store does not list this process as rank ", own_.rank));
   }
 }
 
@@ -171,7 +171,7 @@ void Handshake::decide(bool accepted) {
   if (accepted) {
     state_ = State::kDone;
   } else {
-    refuse(concat("this is not the rank ", peer_->rank, " that is in the store"));
+    refuse(concat("the store does not list this process as rank ", peer_->rank));
   }
 }
 

@@ -47,7 +47,7 @@ class Handshake {
     kRunning,
     kDone,      // both sides are authenticated
     kRefused,   // refused by either side; see reason()
-    kStranger,  // the peer is not a rank of this version; the caller closes the connection silently
+    kStranger,  // not a rank of this version; the caller closes the connection silently
   };
 
   Handshake(Side side, RankHello own, JobSecret secret);
@@ -116,8 +116,8 @@ std::string refusal_of(const v1::Build& mine, std::string_view who, const v1::Bu
 struct Announcement {
   std::uint64_t run = 0;
   std::string machine = {};
-  Endpoint endpoint = {};  // empty host: none
-  Endpoint local = {};     // empty host: none
+  Endpoint endpoint = {};  // its host is empty if there is none
+  Endpoint local = {};     // its host is empty if there is none
   int group_size = 0;
   v1::Build build = {};
 
@@ -128,7 +128,7 @@ std::string to_text(const Announcement& announcement);
 /// Parses an announcement. Returns nullopt if the text is not one, or if it has no address.
 std::optional<Announcement> parse_announcement(const std::string& text);
 
-/// Returns why two ranks of a group cannot work together; "" if they can.
+/// Returns why two ranks of a group are incompatible; "" if they are compatible.
 std::string misfit_of(const Announcement& mine, int rank, const Announcement& theirs, int other);
 
 }  // namespace tutti::internal

@@ -3,9 +3,9 @@
 //
 // No thread may sleep through the end of its operation. A follower increments followers_ before it
 // checks whether its operation has ended; the thread that ends an operation does so before it reads
-// followers_. Both operations are sequentially consistent, so one thread sees the other's
-// operation. Likewise the leader sets leader_sleeps_ before it reads wishes_ a last time, and other
-// threads increment wishes_ before they read leader_sleeps_.
+// followers_. Both operations are sequentially consistent, so at least one of the threads sees the
+// other's operation. Likewise the leader sets leader_sleeps_ before it reads wishes_ a last time,
+// and other threads increment wishes_ before they read leader_sleeps_.
 #include "cluster/net/mesh.h"
 
 #include <sched.h>
@@ -187,7 +187,7 @@ bool Mesh::may_spin() const {
 }
 
 /// Returns true if a thread that may not spin should yield its core before it polls again, because
-/// this core is often needed by the rank that the thread is waiting for.
+/// the rank that it is waiting for often needs this core.
 bool Mesh::may_yield() { return !BlockedScope::current_thread_holds_token(); }
 
 void Mesh::lead(const Operation& operation, int peer, TimePoint deadline) {
@@ -237,7 +237,7 @@ bool Mesh::poll_peers(TimePoint deadline) {
   std::vector<pollfd> descriptors{{wake_event_.get(), POLLIN, 0}};
   for (const auto& peer : peers_) {
     const bool is_watched = peer && peer->is_open();
-    descriptors.push_back(is_watched ? peer->watched() : pollfd{-1, 0, 0});  // poll() skips -1
+    descriptors.push_back(is_watched ? peer->watched() : pollfd{-1, 0, 0});  // poll() ignores -1
   }
   const bool sleeps = deadline != TimePoint::min();
   if (sleeps) {
@@ -282,7 +282,7 @@ void Mesh::abort(const Error& reason) noexcept {
   if (is_aborted_.exchange(true)) return;
   const Error aborted(ErrorCode::kAborted, reason.message());
   for (const auto& peer : peers_) {
-    if (peer) peer->abort(aborted);  // flush_aborts() writes what remains
+    if (peer) peer->abort(aborted);  // flush_aborts() writes the rest
   }
   wake_waiters();
   flush_aborts();

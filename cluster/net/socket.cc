@@ -101,7 +101,7 @@ FileDescriptor open_local_socket() {
   return FileDescriptor(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 }
 
-/// Returns true for texts such as "10.0.0.300": digits and dots that are neither an address nor a
+/// Returns true for strings such as "10.0.0.300": digits and dots that are neither an address nor a
 /// host name.
 bool is_no_host(const std::string& host) {
   in_addr address{};

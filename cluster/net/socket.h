@@ -27,7 +27,7 @@ struct Endpoint {
   bool is_local() const { return host.starts_with('@'); }
   std::string to_string() const;
 };
-/// Parses an address; returns nullopt if the text is not one.
+/// Parses an address; returns nullopt for any other string.
 std::optional<Endpoint> parse_endpoint(const std::string& text);
 
 /// A listening socket and its address. All sockets in this file are non-blocking and send small
@@ -36,7 +36,7 @@ struct Listener {
   FileDescriptor socket;
   Endpoint endpoint;
 };
-/// Parses "host:port", where port may be 0; returns nullopt for any other text.
+/// Parses "host:port", where port may be 0; returns nullopt for any other string.
 std::optional<Endpoint> parse_listen_address(const std::string& text);
 /// Listens on exactly this address and port (0: a free port). Throws kUnavailable with the address,
 /// the system's reason and, if the port is taken, its owner (if visible).
@@ -70,8 +70,8 @@ ByteFlow write_now(const FileDescriptor& socket, std::span<const std::byte> byte
 /// Writes a few bytes to the empty buffer of a new connection; returns false if not all of them
 /// could be written.
 bool send_whole(const FileDescriptor& socket, std::span<const std::byte> bytes);
-/// Sends one byte. If `attached` is open, also sends a copy of that descriptor (to a process on
-/// this host).
+/// Sends one byte. If `attached` is open, also sends a copy of that descriptor, which requires that
+/// the peer is a process on this host.
 bool send_byte(const FileDescriptor& socket, std::byte byte, const FileDescriptor& attached);
 /// Reads the byte sent by send_byte(); sets `attached` to the descriptor sent with it.
 ByteFlow read_byte(const FileDescriptor& socket, std::size_t& count, FileDescriptor& attached);
@@ -81,7 +81,7 @@ struct OpenedConnection {
   FileDescriptor socket = {};  // not open if the attempt failed
   std::string reason = {};     // reason for the failure
   bool is_connection_refused = false;
-  bool is_hopeless = false;  // unknown host, or a fault on this machine
+  bool is_hopeless = false;  // true for an unknown host or a fault on this machine
 };
 /// Same as start_connecting(), but without exceptions. The caller polls for POLLOUT, then calls
 /// finish_opening().
@@ -96,7 +96,7 @@ std::string address_of_peer(const FileDescriptor& socket);
 
 /// Process at the other end of a local connection.
 struct PeerProcess {
-  int pid = 0;  // 0: not visible from this process
+  int pid = 0;  // 0 if it is not visible from this process
   bool same_user = false;
 };
 PeerProcess peer_process(const FileDescriptor& socket);

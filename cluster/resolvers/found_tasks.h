@@ -22,7 +22,7 @@ const ClusterSpec& checked_addresses(const ClusterSpec& cluster, const std::stri
 
 using JobCounts = std::vector<std::pair<std::string, int>>;
 
-/// Parses "chief=1,worker=3". Throws kInvalidArgument naming `source`.
+/// Parses "chief=1,worker=3". Throws kInvalidArgument, naming `source`, for any other string.
 JobCounts parse_job_counts(std::string_view text, std::string_view source);
 
 struct FilledJobs {
@@ -31,8 +31,8 @@ struct FilledJobs {
 };
 
 /// Assigns the addresses to the jobs in order, as many as each job requests; without jobs, all
-/// tasks are workers. `rank` is this process's index in `addresses`. Throws kInvalidArgument naming
-/// `who` if there are too few addresses.
+/// tasks are workers. `rank` is this process's index in `addresses`. Throws kInvalidArgument,
+/// naming `who`, if there are too few addresses.
 FilledJobs fill_jobs(JobCounts jobs, const std::vector<std::string>& addresses, int rank,
                      std::string_view who);
 

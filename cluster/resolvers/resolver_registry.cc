@@ -1,4 +1,4 @@
-// Implements the registry of resolvers, and the choice of a resolver.
+// Implements the registry of resolvers and the selection of one.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/resolver_registry.h"
 

@@ -1,4 +1,4 @@
-// Parsers for Slurm's node lists and tasks per node.
+// Parsers for Slurm's lists of nodes and of tasks per node.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

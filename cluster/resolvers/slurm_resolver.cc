@@ -232,7 +232,7 @@ bool is_name_character(char c) {
   return internal::has_only_alphanumerics_and("-_.", std::string_view(&c, 1));
 }
 
-/// Reader that consumes a text from left to right.
+/// Reader that consumes a string from left to right.
 class Reader {
  public:
   Reader(std::string_view text, std::string_view source) : text_(text), source_(source) {}

@@ -38,7 +38,7 @@ grpc::Slice slice_of(std::span<const std::byte> bytes, const std::shared_ptr<con
   if (bytes.size() < kWorthKeeping) return {bytes.data(), bytes.size()};
   using Owner = std::shared_ptr<const void>;
   auto keeps = std::make_unique<Owner>(owner);
-  void* const data = const_cast<std::byte*>(bytes.data());  // gRPC only reads them
+  void* const data = const_cast<std::byte*>(bytes.data());  // gRPC only reads the bytes
   return {data, bytes.size(),
           [](void* kept) {
             const std::unique_ptr<Owner> ends(static_cast<Owner*>(kept));
@@ -183,7 +183,7 @@ struct CallReader::Fields {
   std::vector<SharedBytes> tensors;
 
   explicit Fields(const grpc::ByteBuffer& message) {
-    grpc::ByteBuffer buffer = message;  // shares the bytes
+    grpc::ByteBuffer buffer = message;  // shares its memory
     std::size_t front = 0;
     {
       grpc::ProtoBufferReader reader(&buffer);

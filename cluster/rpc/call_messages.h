@@ -1,4 +1,4 @@
-// Calls and answers as messages on a stream (calls.proto). Heads are protobuf messages; payloads
+// Requests and replies as messages on a stream (calls.proto). Heads are protobuf messages; payloads
 // are the bytes of `tensors`.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -29,7 +29,7 @@ inline constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
 /// Maximum size of a message: the longest head, a chunk, and their framing.
 inline constexpr int kLongestMessage = 8 << 20;
 
-/// A request or an answer. An answer contains a packet or an error.
+/// A request or a reply. A reply contains a packet or an error.
 struct CallMessage {
   std::uint64_t call = 0;  // 0 announces that the client is leaving; the message is otherwise empty
   Packet packet = {};
@@ -84,7 +84,7 @@ class CallWriter {
 
 /// Reads messages. Copies payloads from gRPC's memory to one buffer, each chunk while it is in the
 /// caches. Otherwise, the payload's user would copy the payload later, because gRPC's memory is
-/// scattered and newly allocated per message. An answer of at least 16 KiB that arrives in one
+/// scattered and newly allocated per message. A reply of at least 16 KiB that arrives in one
 /// message is not copied.
 class CallReader {
  public:

@@ -1,4 +1,4 @@
-// Implements RpcClient with one stream: connecting, sending, receiving answers, and shutdown.
+// Implements RpcClient on one stream: connects, sends requests, receives replies and shuts down.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/rpc/rpc_client.h"
 
@@ -103,7 +103,7 @@ class ClientStream final : public StreamToServer<grpc::ByteBuffer, grpc::ByteBuf
   Calls calls_ TUTTI_GUARDED_BY(mutex_);         // unanswered calls
   std::uint64_t last_call_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::optional<Error> ended_ TUTTI_GUARDED_BY(mutex_);         // error that later calls throw
-  std::optional<std::string> broken_ TUTTI_GUARDED_BY(mutex_);  // reason; nullopt if not broken
+  std::optional<std::string> broken_ TUTTI_GUARDED_BY(mutex_);  // why the connection broke
 };
 
 void ClientStream::OnReadInitialMetadataDone(bool ok) {
@@ -269,10 +269,11 @@ void ClientStream::take_over(ClientStream& broken) {
   for (auto& [number, call] : calls) send(std::move(call), sent);
 }
 
-/// Ensures that no answer is accepted after the destructor has returned.
+/// Ensures that no reply is accepted after the destructor has returned.
 ClientStream::~ClientStream() {
-  const Error cancelled(ErrorCode::kCancelled,
-                        concat("rpc: ", *what_, ": the client ended before the answer arrived"));
+  const Error cancelled(
+      ErrorCode::kCancelled,
+      concat("rpc: ", *what_, ": the client was destroyed before the reply arrived"));
   Calls calls;
   bool leaves = false;
   {
@@ -339,7 +340,7 @@ Packet RpcReply::wait(TimePoint deadline) {
   if (error_) throw *error_;
   if (std::exchange(is_taken_, true)) {
     fail(ErrorCode::kFailedPrecondition, "rpc: ", *what_,
-         ": the answer was already taken; expected one successful wait() per reply");
+         ": wait() has already returned the reply; expected one successful wait() per call");
   }
   return std::move(answer_);
 }

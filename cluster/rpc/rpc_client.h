@@ -1,4 +1,4 @@
-// RpcClient: calls to another task of the job.
+// Client for calls to another task of the job.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -30,8 +30,8 @@ struct RpcClientOptions {
   std::string job_id = {};
   JobSecret secret = {};
   TlsFiles tls = {};
-  /// Timeout for the first connection. Until then, a log line names the server every 4.5 s. Raising
-  /// the interruption cancels the wait.
+  /// Timeout for the first connection. While the client waits, a log line names the server every
+  /// 4.5 s. Raising `interruption` cancels the wait.
   Duration connect_timeout = durations::kJoinTimeout;
   std::shared_ptr<const Interruption> interruption = {};
   /// If true, calls left unanswered by a broken connection wait for take_over() or fail_all()
@@ -42,17 +42,17 @@ struct RpcClientOptions {
   std::uint64_t client = 0;
 };
 
-/// Future for the answer to one call. Only the first call of set() or set_error() has an effect. A
-/// caller may drop it without waiting. Thread-safe, but only one wait() at a time.
+/// Future for the reply to one call. Only the first set() or set_error() has an effect. The caller
+/// may drop the future without waiting. Thread-safe, but only one wait() at a time.
 class RpcReply {
  public:
-  /// `what`: "worker 0: ps 1 (127.0.0.1:4711)", for messages.
+  /// `what` names the client and the server in messages: "worker 0: ps 1 (127.0.0.1:4711)".
   explicit RpcReply(std::shared_ptr<const std::string> what) : what_(std::move(what)) {}
 
   bool is_ready() const;
-  /// Returns true if an answer (not an error) has arrived, even if wait() has already returned it.
+  /// Returns true if a reply (not an error) has arrived, even if wait() has already returned it.
   bool has_answer() const;
-  /// Waits for the answer and returns it; may succeed only once. Throws the server's error (with
+  /// Waits for the reply and returns it; only one call may succeed. Throws the server's error (with
   /// its code, prefixed by "ps 1 (address): "), kDeadlineExceeded naming the server, kUnavailable
   /// if the connection broke, or the error of fail_all().
   Packet wait(TimePoint deadline);
@@ -86,7 +86,7 @@ class RpcClient {
   RpcClient(const RpcClient&) = delete;
   RpcClient& operator=(const RpcClient&) = delete;
 
-  /// Sends a request. Memory that `request` refers to must stay valid until the answer has arrived,
+  /// Sends a request. Memory that `request` refers to must stay valid until the reply has arrived,
   /// and its owners must not call the client from their destructors. Throws kInvalidArgument if the
   /// server does not accept the request's size, or kResourceExhausted if 65536 calls are in flight.
   std::shared_ptr<RpcReply> start(Packet request);
@@ -102,7 +102,7 @@ class RpcClient {
   /// Returns why the connection broke; nullopt while it is connected.
   std::optional<std::string> why_broken() const;
   /// Resends the unanswered calls of `broken`, in order. `broken` is a client of the same server
-  /// with `keeps_calls`. The existing replies receive the answers.
+  /// with `keeps_calls`. The existing RpcReply objects receive the results.
   void take_over(RpcClient& broken);
 
   /// Returns how many times the server's task had been restarted when its current process was

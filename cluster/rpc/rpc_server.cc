@@ -76,7 +76,7 @@ class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   void wait_for_earlier();
   void leave();
   void half_close();
-  /// Queues an answer without waiting; drops it if the stream has ended.
+  /// Queues a reply without waiting; drops it if the stream has ended.
   void send(CallMessage message);
   void end(const grpc::Status& status);
   void write_next(std::vector<CallMessage>& sent) TUTTI_REQUIRES(mutex_);
@@ -100,7 +100,7 @@ class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   CallWriter writer_ TUTTI_GUARDED_BY(mutex_);
   grpc::ByteBuffer outgoing_;
   std::set<std::uint64_t> unanswered_ TUTTI_GUARDED_BY(mutex_);
-  bool has_left_ TUTTI_GUARDED_BY(mutex_) = false;  // announced by the client
+  bool has_left_ TUTTI_GUARDED_BY(mutex_) = false;  // the client has announced that it leaves
   bool is_half_closed_ TUTTI_GUARDED_BY(mutex_) = false;
   bool is_cancelled_ TUTTI_GUARDED_BY(mutex_) = false;
   bool is_writing_ TUTTI_GUARDED_BY(mutex_) = false;
@@ -156,7 +156,7 @@ class ServerStream::Call final : public RpcCall {
   Call(std::shared_ptr<ServerStream> stream, CallMessage message)
       : stream_(std::move(stream)), number_(message.call), request_(std::move(message.packet)) {}
   ~Call() override {
-    send_error(Error(ErrorCode::kInternal, "the call was dropped without an answer"));
+    send_error(Error(ErrorCode::kInternal, "the call was dropped without a reply"));
   }
 
   const RpcPeer& peer() const override { return stream_->peer_; }
@@ -166,7 +166,7 @@ class ServerStream::Call final : public RpcCall {
     const std::size_t bytes = answer.payload_bytes(), longest = stream_->longest_payload_;
     if (answer.head.size() > tutti::kLongestHead || bytes > longest) {
       send_error(Error(ErrorCode::kResourceExhausted,
-                       concat("expected an answer of at most ", tutti::kLongestHead,
+                       concat("expected a reply of at most ", tutti::kLongestHead,
                               " header bytes and ", longest, " payload bytes, got ",
                               answer.head.size(), " and ", bytes, "; request it in parts")));
       return;
@@ -186,7 +186,7 @@ class ServerStream::Call final : public RpcCall {
   void check_unanswered() const {
     if (!is_answered_) return;
     tutti::fail(ErrorCode::kFailedPrecondition, "RpcCall: the call from ", peer(),
-                " already has an answer; expected one answer per call");
+                " already has a reply; expected one reply per call");
   }
 
   const std::shared_ptr<ServerStream> stream_;
@@ -290,7 +290,7 @@ void ServerStream::work() {
     }
     if (reads_on) StartRead(&incoming_);
     if (!core_.is_ending()) dispatch(call);
-    call.reset();  // answers the call with an error if the handler dropped it
+    call.reset();  // sends an error reply if the handler dropped the call
   }
   leave();
 }
@@ -317,7 +317,7 @@ void ServerStream::leave() {
   core_.remove(shared_from_this());
 }
 
-// Sending answers, and ending the stream exactly once.
+// Functions that send replies, and that end the stream exactly once.
 
 void ServerStream::OnCancel() {
   bool ends = false;
@@ -464,7 +464,7 @@ ServerStream* ServerCore::accept(RpcMethod method, grpc::CallbackServerContext& 
            " clients, got one more; close unused clients");
     }
     if (!handlers_.contains(method)) {
-      fail(ErrorCode::kUnimplemented, options_.self, ": this server does not serve ",
+      fail(ErrorCode::kUnimplemented, options_.self, ": this server does not implement ",
            path_of(method));
     }
     RpcPeer peer = peer_of(context);

@@ -1,4 +1,4 @@
-// RpcServer: answers calls from other tasks of the job.
+// Server for calls from other tasks of the job.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -30,14 +30,14 @@ struct RpcPeer {
 };
 
 /// A request, which must be answered once, from any thread and at any time. If it is destroyed
-/// unanswered, the caller gets kInternal. Answers to disconnected callers are dropped.
+/// unanswered, the caller gets kInternal. Replies to disconnected callers are dropped.
 class RpcCall {
  public:
   virtual ~RpcCall() = default;
   virtual const RpcPeer& peer() const = 0;
   virtual const Packet& request() const = 0;
   virtual void reply(Packet answer) = 0;
-  /// Answers with an error, prefixed by the server's name.
+  /// Replies with an error, prefixed with the server's name.
   virtual void fail(const Error& error) = 0;
 };
 
@@ -46,10 +46,10 @@ class RpcHandler {
  public:
   virtual ~RpcHandler() = default;
   /// Handles a call. Calls from one client arrive in RpcClient::start() order, one at a time, even
-  /// across connections; different clients call concurrently. Must return soon, because later calls
-  /// of the client wait; may keep the call and answer it later. Must not wait for other calls,
-  /// because this thread may be the one that receives their answers. Exceptions are sent as
-  /// answers.
+  /// across connections; different clients call concurrently. Must return soon, because the
+  /// client's later calls wait; may keep the call and reply later. Must not wait for other calls,
+  /// because this thread may be the one that receives their replies. Exceptions are sent as error
+  /// replies.
   virtual void take(std::shared_ptr<RpcCall> call) = 0;
   /// Called after the last call of a client that closed its connection.
   virtual void client_left(const RpcPeer&) {}

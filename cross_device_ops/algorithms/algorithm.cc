@@ -1,4 +1,4 @@
-// The table of algorithms; broadcast, barrier, and the closing rounds of other calls.
+// Table of algorithms; schedules for broadcast, barrier and the closing rounds of other calls.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/algorithms/algorithm.h"
 
@@ -65,7 +65,7 @@ Schedule make_schedule(const Algorithm& algorithm, const CallShape& shape) {
     case Collective::kBarrier:
       return dissemination_barrier(shape);
   }
-  fail(ErrorCode::kInternal, "make_schedule: expected a known collective");
+  fail(ErrorCode::kInternal, "make_schedule: expected a known collective, got another value");
 }
 
 // Broadcast down a binomial tree.

@@ -15,8 +15,8 @@ namespace tutti::internal {
 
 using MakeSchedule = Schedule (*)(const CallShape&);
 
-/// Algorithm: the schedules of the operations that differ between algorithms; broadcast, all_to_all
-/// and barrier are common to all. A schedule depends only on its CallShape.
+/// Schedules of the collectives that differ between algorithms; broadcast, all_to_all and barrier
+/// are the same in all algorithms. A schedule depends only on its CallShape.
 struct Algorithm {
   std::string_view name;
   Determinism determinism;

@@ -39,7 +39,7 @@ namespace {
 
 constexpr std::size_t kAhead = 8;           // maximum number of posted receives
 constexpr std::size_t kLookAhead = 64;      // number of upcoming steps whose receives may be posted
-constexpr std::size_t kSendsToForget = 16;  // number of sends at which finished ones are removed
+constexpr std::size_t kSendsToForget = 16;  // number of sends before finished ones are removed
 
 }  // namespace
 
@@ -316,7 +316,7 @@ bool ended(Work& work) {
 }  // namespace
 
 /// Endpoint of one rank for state queries between ranks. A query is an 8-byte message that contains
-/// its number. The answer consists of this number, the number of calls that the rank has begun, and
+/// its number. The reply consists of this number, the number of calls that the rank has begun, and
 /// up to 512 bytes of text. Thread-safe.
 class RankStates {
  public:
@@ -352,7 +352,7 @@ class RankStates {
     }
   }
   /// Queries all other ranks and returns their states by rank; `answered` is set for ranks that
-  /// answer before the deadline.
+  /// reply before the deadline.
   std::vector<State> ask(TimePoint deadline) {
     MutexLock lock(ask_mutex_);
     std::uint64_t number = ++last_number_;
@@ -378,12 +378,12 @@ class RankStates {
         if (waiting > 0) Clock::system().sleep_for(std::chrono::milliseconds(1));
       }
     } catch (const Error&) {
-      // The group has ended: return the answers received so far.
+      // The group has ended: returns the states received so far.
     }
     return states;
   }
   /// Returns "rank 2 did not join" for the ranks that have not begun the call with this number, or
-  /// do not answer although another rank does. If no rank answers, names the `awaited` ranks (in
+  /// do not reply although another rank does. If no rank replies, names the `awaited` ranks (in
   /// increasing order), from which this rank awaits messages.
   std::string missing(std::uint64_t sequence, const std::vector<int>& awaited) {
     const auto states = ask(deadline_after(Clock::system().now(), kTimeToAsk));
@@ -438,7 +438,7 @@ class RankStates {
   }
   bool take_answer(int peer, Answer& answer, std::uint64_t number, State& state) {
     if (!answer.work->test()) return false;
-    if (answer.head[0] != number) {  // answer to an earlier query, which had timed out
+    if (answer.head[0] != number) {  // reply to an earlier query that had timed out
       answer.work = start_receive(peer, answer);
       return false;
     }

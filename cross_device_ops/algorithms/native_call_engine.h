@@ -62,7 +62,7 @@ class NativeCallEngine : public CollectiveEngine {
   std::atomic<bool> is_closed_{false};
   Mutex mutex_;
   std::optional<Error> closed_ TUTTI_GUARDED_BY(mutex_);
-  std::optional<Error> told_ TUTTI_GUARDED_BY(mutex_);  // reason of an abort, received from a peer
+  std::optional<Error> told_ TUTTI_GUARDED_BY(mutex_);  // reason for a peer's abort
 };
 
 /// Throws kInvalidArgument unless the group has one local device, and a transport with the group's

@@ -1,4 +1,4 @@
-// Schedules: one rank's steps in a collective call, as data; run over messages or local memory.
+// Schedules: the steps of one rank in a collective call, executed over messages or in local memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -33,7 +33,7 @@ struct CallRequest : CollectiveCall {
 
   /// Returns true if `rank` has outputs.
   bool has_result(int rank) const { return collective != Collective::kReduce || root == rank; }
-  /// Returns "rank 1: broadcast 'kernel'", the context of a rank's own errors.
+  /// Returns "rank 1: broadcast 'kernel'", the context in a rank's own errors.
   std::string context(int rank) const {
     return concat("rank ", rank, ": ", to_string(collective),
                   options.name.empty() ? "" : concat(" '", options.name, "'"));
@@ -61,11 +61,11 @@ class CallRecorder {
   std::optional<RecordedCall> last() const;
 
  private:
-  // Number of header words before the texts `file` and `shape`. Instead of `file`, an entry stores
-  // a pointer to the file's name.
+  // Number of header words before the strings `file` and `shape`. Instead of `file`, an entry
+  // stores a pointer to the file's name.
   static constexpr std::size_t kWords = offsetof(CollectiveHeader, file) / sizeof(std::uint64_t);
   // Entry that consists of atomic words. Its version changes before and after each write, so that a
-  // reader sees a whole entry or none.
+  // reader gets a complete entry or none.
   struct Entry {
     std::atomic<std::uint64_t> version{0};  // odd: being written
     std::array<std::atomic<std::uint64_t>, kWords> words{};
@@ -104,7 +104,7 @@ class StallWatch {
   const CallRecorder& recorder_;
   const Duration stall_after_;
   const std::function<void()> poll_;
-  std::optional<std::uint64_t> reported_;  // sequence number of the stalled call logged last
+  std::optional<std::uint64_t> reported_;  // sequence number of the last logged stalled call
   Event stop_;
   std::unique_ptr<Thread> thread_;
 };
@@ -197,7 +197,7 @@ class CommunicatorState {
   void run_started_calls();
 
   const CommunicatorOptions options_;
-  CallRecorder recorder_;  // outlives the engine, whose queries read it
+  CallRecorder recorder_;  // outlives the engine, whose state queries read it
   const std::unique_ptr<CollectiveEngine> engine_;
   const int size_;
   GpuCalls gpu_;

@@ -29,7 +29,7 @@ class CommunicatorState;
 class GpuCalls {
  public:
   explicit GpuCalls(CommunicatorState& state);
-  /// Waits, for a few seconds at most, for NCCL and for copies that use pinned memory.
+  /// Waits at most a few seconds for NCCL and for copies that use pinned memory.
   ~GpuCalls();
   GpuCalls(const GpuCalls&) = delete;
   GpuCalls& operator=(const GpuCalls&) = delete;

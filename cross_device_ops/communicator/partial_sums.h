@@ -34,15 +34,16 @@ class PartialSums {
   /// a copy.
   MutableTensor make_buffer(std::size_t count, DType dtype);
 
-  /// Starts the sum of all ranks' partial sums; `partials[i]` is that of nodes()[i]. After the
-  /// handle's wait(), partials[0] holds the sum over all replicas. All partials must have the same
-  /// length and sum_dtype(), and stay valid until that wait() returns. Set only the name and the id
-  /// in `options`. `wire`: a 16-bit type that represents all replicas' float32 values exactly;
-  /// partial sums of a single replica are sent in this type, which does not change the result.
+  /// Starts the sum of all ranks' partial sums; `partials[i]` is the partial sum of nodes()[i].
+  /// After the handle's wait(), partials[0] holds the sum over all replicas. All partials must have
+  /// the same length and sum_dtype(), and stay valid until that wait() returns. Set only the name
+  /// and the id in `options`. `wire`: a 16-bit type that represents all replicas' float32 values
+  /// exactly; partial sums of a single replica are sent in this type, which does not change the
+  /// result.
   CollectiveHandle start_all_reduce(std::span<const Elements> partials, const CallOptions& options,
                                     std::optional<DType> wire = std::nullopt);
-  /// Same as start_all_reduce(), but rank r receives only counts[r] elements, in `own`, of
-  /// sum_dtype(). Each of `partials` holds the elements of rank 0, then those of rank 1, and so on.
+  /// Same as start_all_reduce(), but rank r receives only counts[r] elements, of type sum_dtype(),
+  /// in `own`. Each of `partials` holds the elements of rank 0, then those of rank 1, and so on.
   /// Transfers half as many bytes as start_all_reduce().
   CollectiveHandle start_reduce_scatter(std::span<const Elements> partials, const Elements& own,
                                         std::span<const std::size_t> counts,
@@ -51,7 +52,7 @@ class PartialSums {
 
  private:
   std::vector<CanonicalNode> nodes_of(std::size_t rank) const;
-  /// Returns true if the result of one collective over the ranks' own sums might not be
+  /// Returns true if the result of one collective over the ranks' partial sums might not be
   /// bit-identical to the sum along the tree.
   bool reduces_by_nodes(std::optional<DType> wire) const;
   void all_reduce_nodes(std::span<const Elements> partials, std::string_view name,

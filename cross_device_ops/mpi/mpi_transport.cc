@@ -1,4 +1,4 @@
-// Messages over MPI: frames and their dispatch; processes and ranks of a group; offers, answers and
+// Messages over MPI: frames and their dispatch; processes and ranks of a group; offers, replies and
 // chunks; cancelling, aborting and closing.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/mpi/mpi_transport.h"
@@ -47,11 +47,11 @@ struct MpiFrame {
     kHello,    // the rank has connected
     kMessage,  // a short message: head and body
     kOffer,    // head of a long message; kAccept requests its body
-    kAccept,   // answer to an offer: send the body
-    kRefuse,   // answer to an offer: no receive wants the body
+    kAccept,   // reply to an offer: send the body
+    kRefuse,   // reply to an offer: no receive wants the body
     kChunk,    // the next part of an accepted body
     kCancel,   // withdraws an offer
-    kAbort,    // the group has ended; the text is the reason
+    kAbort,    // the group has ended; the body is the reason
     kGoodbye,  // the rank has closed its transport
   };
   struct Header {
@@ -299,8 +299,8 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     peers_.resize(processes_.size());
     peer(rank).is_here = true;
     MutexLock lock(dispatcher_->mutex());
-    // Each group of these ranks gets a new channel, so that it does not receive frames from an
-    // earlier group.
+    // Each group of these ranks gets a new channel, so that it does not receive frames from their
+    // earlier groups.
     address_ = {group + dispatcher_->next_number({group, rank}) * 0x9E3779B97F4A7C15u, rank};
   }
   /// Sends a hello to all other ranks and waits for theirs.
@@ -403,7 +403,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     void end(std::optional<Error> reason = std::nullopt) {
       if (ended) return;
       error = std::move(reason);
-      ended = true;  // set last, so that lock-free readers that see it read a complete error
+      ended = true;  // set last: a thread that sees it may read `error` without the mutex
     }
     bool is_offered() const { return is_send && body.size() > kShortBytes; }
 
@@ -414,8 +414,8 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     std::span<std::byte> head = {};  // where a receive stores the message's head
     std::span<std::byte> body = {};  // read-only for a send
     std::uint64_t id = 0;            // id of a send or of an accepted offer
-    std::size_t bytes_moved = 0;     // bytes of the body
-    int frames_in_flight = 0;        // frames that hold parts of the body
+    std::size_t bytes_moved = 0;     // bytes of the body sent or received so far
+    int frames_in_flight = 0;        // frames with parts of the body that MPI is sending
     std::atomic<bool> ended{false};
     std::optional<Error> error;
   };
@@ -658,8 +658,8 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
       other.arrived.clear();
     }
   }
-  /// Ends all Works and sends the reason to all ranks. Every rank forwards an abort, so that its
-  /// peers receive the reason before its goodbye.
+  /// Ends all Work objects and sends the reason to all ranks. Every rank forwards an abort, so that
+  /// its peers receive the reason before its goodbye.
   void abort_locked(const Error& reason) {
     if (closed_) return;
     end_all(reason);
@@ -707,8 +707,8 @@ int rank_of(const MpiOptions& options, const std::vector<int>& processes, int pr
     if (rank >= 0 && rank < size && processes[static_cast<std::size_t>(rank)] == process) {
       return rank;
     }
-    fail(ErrorCode::kInvalidArgument, "mpi: expected a rank from 0 to ", size - 1, " for MPI ",
-         "process ", process, ", got ", rank);
+    fail(ErrorCode::kInvalidArgument, "mpi: expected a rank from 0 to ", size - 1,
+         " that belongs to MPI process ", process, ", got ", rank);
   }
   if (std::ranges::count(processes, process) != 1) {
     fail(ErrorCode::kInvalidArgument, "mpi: expected the calling MPI process, ", process,

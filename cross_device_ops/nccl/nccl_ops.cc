@@ -84,8 +84,8 @@ class NcclGroup final : public PeerWork {
       std::function<ncclResult_t(std::size_t local, ncclComm_t comm, cudaStream_t stream)>;
 
   /// Creates the communicators; ranks in different processes find each other through `group.store`.
-  /// Throws kDeadlineExceeded if not all ranks join within `timeout`, and throws other NCCL errors
-  /// with the rank and the device added.
+  /// Throws kDeadlineExceeded if not all ranks join within `timeout`; other NCCL errors name the
+  /// rank and the device.
   NcclGroup(const NcclFunctions& functions, const Group& group, Duration timeout)
       : nccl_(functions),
         group_(group),

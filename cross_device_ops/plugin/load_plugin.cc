@@ -211,7 +211,7 @@ std::vector<std::uint64_t> abi_counts(std::span<const std::size_t> counts) {
   return {counts.begin(), counts.end()};
 }
 
-/// A plugin's operation as a CrossDeviceOps. The plugin's error codes become Errors "plugin
+/// Adapter from a plugin to CrossDeviceOps. Converts the plugin's error codes to Errors "plugin
 /// '<name>' (<path>): <function> failed: <message>".
 class AbiCrossDeviceOps final : public CrossDeviceOps {
  public:

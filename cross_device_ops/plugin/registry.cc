@@ -165,7 +165,7 @@ std::string name_of(const CrossDeviceOpsSpec& spec, const Group& group) {
   const std::string implied = internal::lower_case(to_string(wanted));  // RING is "ring"
   if (!spec.name.empty() && spec.name != implied) {
     fail(ErrorCode::kInvalidArgument, "make_cross_device_ops: implementation ", to_string(wanted),
-         " selects '", implied, "', but '", spec.name, "' is named; set only one of the two");
+         " selects '", implied, "', but the name is '", spec.name, "'; set only one of the two");
   }
   return implied;
 }
@@ -228,10 +228,11 @@ std::unique_ptr<CrossDeviceOps> build_cross_device_ops(const CrossDeviceOpsSpec&
   const bool fits = group.store || group.transport
                         ? group.first_rank + num_local <= group.world_size
                         : num_local > 0 && group.world_size % num_local == 0;
-  internal::require(num_local > 0 && fits, name,
-                    ": invalid group; expected a world size that is a multiple of the number of ",
-                    "local devices, got world size ", group.world_size, " and ", num_local,
-                    " local devices");
+  internal::require(
+      num_local > 0 && fits, name,
+      ": invalid group; expected local devices within the world size or, without a store or ",
+      "transport, a world size that is a multiple of their number, got world size ",
+      group.world_size, " and ", num_local, " local devices from rank ", group.first_rank, " on");
   return factory(group, spec.options, own);
 }
 

@@ -46,7 +46,7 @@ Segment::Segment(std::size_t num_bytes)
   if (::ftruncate(file_.get(), static_cast<off_t>(num_bytes)) != 0) {
     fail_memory("creating", num_bytes);
   }
-  // Forbid resizing: a shrunk file would kill a peer that reads it.
+  // Forbids resizing, because a peer that reads beyond the end of a shrunk file would be killed.
   ::fcntl(file_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);
   map();
 }

@@ -99,8 +99,8 @@ class HostMemory {
   /// least that size. Throws kResourceExhausted if there is not enough memory.
   std::size_t allocate(std::size_t bytes, Use use);
   void release(std::size_t offset) noexcept;
-  /// Releases the ranges once `may_go()` returns true, which this call and later calls of
-  /// allocate() and release_when() check. Never blocks.
+  /// Releases the ranges once `may_go()` returns true; this and later calls of allocate() and
+  /// release_when() check it. Never blocks.
   void release_when(std::vector<std::size_t> offsets, std::function<bool()> may_go);
 
   /// Replaces this rank's buffers in shared memory with private memory that has the same content

@@ -1,4 +1,4 @@
-// Waiting for memory that other processes write: spinning, yielding and sleeping.
+// Waits for memory that other processes write: spins or yields, then sleeps.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/shared/process_wait.h"
 

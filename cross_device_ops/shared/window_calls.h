@@ -1,5 +1,4 @@
-// Calls that ranks publish in their windows and read from other ranks' windows, and the parts of a
-// call that ranks process in each other's memory.
+// Calls that the ranks of a group publish in their windows, and their execution in shared memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -86,19 +86,18 @@ struct WindowEntry {
 
 /// Progress of a rank; each number has its own cache line, because other ranks wait for it.
 struct WindowProgress {
-  alignas(64) std::atomic<std::uint64_t> finished{0};  // number of finished rounds in parts
-  alignas(64) std::atomic<std::uint64_t> sent{0};      // steps; see StagedReduction
+  alignas(64) std::atomic<std::uint64_t> finished{0};  // number of finished rounds that had parts
+  alignas(64) std::atomic<std::uint64_t> sent{0};      // number of steps; see StagedReduction
   alignas(64) std::atomic<std::uint64_t> reduced{0};
   alignas(64) std::atomic<std::uint64_t> collected{0};
-  alignas(64) std::atomic<std::size_t> num_left{0};  // members done with the window
+  alignas(64) std::atomic<std::size_t> num_left{0};  // members that no longer use the window
   std::atomic<std::uint64_t> slots{0};               // offset in this rank's memory; 0: no slots
 };
 
 /// Header of the group's shared state. Each window has one; only member 0's is used.
 struct WindowHeader {
   static constexpr std::uint32_t kOpen = 0;
-  // A value between kOpen and kClosed means that a member is closing the group; it is 1 + the
-  // member's index.
+  // A value between kOpen and kClosed is 1 + the index of the member that is closing the group.
   static constexpr std::uint32_t kClosed = 0x80000000u;
   static constexpr std::size_t kTextBytes = 3000;
   alignas(64) std::atomic<std::uint32_t> state{kOpen};
@@ -106,7 +105,7 @@ struct WindowHeader {
   std::atomic<std::uint64_t> first_failed_round{0};
   std::array<char, kTextBytes> text{};
   alignas(64) WaitWord wait;
-  alignas(64) std::atomic<std::uint64_t> arrivals{0};  // used if the group shares parts
+  alignas(64) std::atomic<std::uint64_t> arrivals{0};  // used if shares_parts()
   PartLanes parts_taken;
   alignas(64) std::atomic<std::uint64_t> parts_done{0};
 };
@@ -119,7 +118,7 @@ struct WindowLayout {
   /// longer lists are staged.
   static constexpr std::size_t kMostBuffers = 512;
   static constexpr std::size_t kInlineBytes = std::size_t{64} << 10;
-  /// Slots per slice of a staged reduction.
+  /// Number of slots per slice of a staged reduction.
   static constexpr std::size_t kDepth = 4;
 
   std::size_t size;        // members

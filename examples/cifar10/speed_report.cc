@@ -12,8 +12,8 @@ namespace tutti::examples::cifar10 {
 SpeedReport speed_report(std::span<const double> step_seconds, std::size_t num_warm_up,
                          std::int64_t batch_size, std::size_t num_towers) {
   if (step_seconds.size() <= num_warm_up) {
-    fail(ErrorCode::kInvalidArgument, "speed_report: expected more than the ", num_warm_up,
-         " warm-up steps, got ", step_seconds.size(), "; use a larger --steps");
+    fail(ErrorCode::kInvalidArgument, "speed_report: expected more steps than the ", num_warm_up,
+         " for warm-up, got ", step_seconds.size(), "; use a larger --steps");
   }
   const auto counted = step_seconds.subspan(num_warm_up);
   const double seconds = std::accumulate(counted.begin(), counted.end(), 0.0);

@@ -1,4 +1,4 @@
-// Implements a run of the training programs.
+// Implements TrainingRun.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/cifar10/training_run.h"
 

@@ -18,7 +18,7 @@ struct ExampleOptions : StrategySpec {
   ExampleOptions();
 
   std::string virtual_gpus = "";  // same format as TUTTI_VIRTUAL_GPUS
-  // path of a plugin, whose operation is the default for cross_device_ops
+  // path of a plugin; its operation becomes the default for cross_device_ops
   std::string plugin = "";
   std::string dtype_policy = "float32";
   std::int64_t batch_size = 64;

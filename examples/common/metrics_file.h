@@ -29,7 +29,7 @@ TrainingSessionOptions session_options(const ExampleOptions& options);
 int finish(TrainingSession& session, const ExampleOptions& options, Strategy& strategy,
            std::span<const Variable> weights, const Optimizer& optimizer, double min_value);
 
-/// Formats a float as C's "%a" does, so that equal texts mean equal bits.
+/// Formats a float as C's "%a" does, so that equal strings mean equal bits.
 std::string hex_float(float value);
 
 }  // namespace tutti::examples

@@ -141,7 +141,7 @@ int run(GptOptions options) {
     for (const Device& device : strategy->worker_devices())
       set_memory_limit(device, static_cast<std::size_t>(options.max_memory) << 20);
   }
-  if (const auto code = strategy->serve()) return *code;  // returns on a task that does not train
+  if (const auto code = strategy->serve()) return *code;  // tasks that do not train return here
   print_setup(options, *strategy);
   std::string text, learnt;
   if (!options.text.empty()) text = text_of(options.text);

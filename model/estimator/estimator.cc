@@ -1,7 +1,7 @@
 // Estimator: its variables, and the steps of training, evaluation and prediction.
 // SPDX-License-Identifier: Apache-2.0
 //
-// The first call of a model function, on one batch, records the variables that it creates; the
+// The first call to a model function, on one batch, records the variables that it creates; the
 // strategy then creates these variables. In later steps the function receives these variables in
 // the recorded order.
 #include "tutti/model/estimator/estimator.h"
@@ -32,7 +32,7 @@ namespace tutti {
 StopAtStepHook::StopAtStepHook(Options options) : options_(options) {
   if (options_.num_steps.has_value() != options_.last_step.has_value()) return;
   fail(ErrorCode::kInvalidArgument,
-       "StopAtStepHook: expected exactly one of num_steps and last_step, got both or none");
+       "StopAtStepHook: expected exactly one of num_steps and last_step, got both or neither");
 }
 
 void StopAtStepHook::begin(SessionRunContext& context) {
@@ -165,7 +165,7 @@ DistributedDataset::Iterator first_batch(DistributedDataset& data) {
   return iterator;
 }
 
-/// Appends RunConfig's hooks to the caller's.
+/// Appends the hooks that RunConfig requests to the caller's hooks.
 std::vector<std::shared_ptr<SessionRunHook>> with_own_hooks(
     std::vector<std::shared_ptr<SessionRunHook>> hooks, const RunConfig& config) {
   hooks.push_back(std::make_shared<NanTensorHook>());

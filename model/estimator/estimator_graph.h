@@ -13,7 +13,7 @@
 
 namespace tutti {
 
-/// Arguments with which the first call to a model function created a variable.
+/// Arguments that the first call to a model function passed when it created a variable.
 struct RecordedVariable {
   Variable::Initializer initializer;
   RandomKey key;

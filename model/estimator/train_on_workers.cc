@@ -13,7 +13,7 @@ namespace tutti {
 namespace {
 
 constexpr const char* kStep = "estimator_train";
-constexpr std::size_t kStepsPerWorker = 2;  // steps in flight
+constexpr std::size_t kStepsPerWorker = 2;  // number of steps in flight
 
 Batch batch_of(const Dataset& data) {
   auto batch = DatasetIterator(data, 0).try_next();

@@ -13,7 +13,7 @@
 
 namespace tutti {
 
-// The fully connected layer: one fused operation if the activation allows it.
+// The fully connected layer, computed by one fused operation if the activation allows it.
 
 Dense::Dense(std::int64_t units, DenseOptions options)
     : LayerOf(options.name, options.input_shape),
@@ -77,7 +77,7 @@ Tensor Embedding::logits(const Tensor& x) const {
   return matmul(x, weight(0).value(), {.transpose_b = true});
 }
 
-// The layer of learnt position embeddings.
+// The layer for learnt position embeddings.
 
 PositionEmbedding::PositionEmbedding(std::int64_t sequence_length, PositionEmbeddingOptions options)
     : LayerOf(options.name, options.input_shape),

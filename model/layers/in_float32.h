@@ -1,4 +1,4 @@
-// Support for layers whose computation needs more precision than 16-bit numbers have.
+// Support for layers whose computation needs more precision than 16-bit types provide.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

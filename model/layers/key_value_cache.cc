@@ -1,4 +1,4 @@
-// Cache of attention keys and values, with which a call computes only new steps.
+// Cache of attention keys and values; calls that use it compute only new steps.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/key_value_cache.h"
 

@@ -23,7 +23,8 @@ namespace tutti::internal {
 
 namespace {
 
-/// Returns advice if labels are class numbers but one-hot labels are expected, or vice versa.
+/// Returns advice for the error if labels are class numbers where one-hot labels are expected, or
+/// vice versa.
 std::string remedy(const Shape& labels, const Shape& predictions, std::string_view who) {
   constexpr std::string_view kSparse = "sparse_";
   if (who.starts_with(kSparse) && labels == predictions)

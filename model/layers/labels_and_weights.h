@@ -11,12 +11,11 @@ namespace tutti::internal {
 
 // Adapts labels to the shape and type of predictions.
 
-/// Adds or removes a trailing axis of length 1, so that labels [batch, ...] have the same rank as
-/// the predictions. Returns other labels unchanged. Same as Keras's
-/// squeeze_or_expand_to_same_rank().
+/// Adds or removes a trailing axis of length 1 to give labels [batch, ...] the rank of the
+/// predictions. Returns other labels unchanged. Same as Keras's squeeze_or_expand_to_same_rank().
 Tensor same_rank_labels(const Tensor& labels, const Tensor& predictions);
 /// Returns the labels with the type and shape of the predictions; converts between [batch] and
-/// [batch, 1]. Throws kInvalidArgument naming `who`, the line of `labels` and both shapes.
+/// [batch, 1]. Throws kInvalidArgument, naming `who`, the line of `labels` and both shapes.
 Tensor same_shape_labels(const Operand& labels, const Operand& predictions, std::string_view who);
 
 /// Returns labels [batch, ...] as int64 without a last axis of 1, for predictions [batch, ...,
@@ -56,8 +55,8 @@ class StepWeights {
   /// predictions have no axis after the axes of the weights. `who` must outlive this object.
   StepWeights(const Tensor& predictions, const Tensor& sample_weight, std::string_view who);
 
-  /// Returns true if there is a mask or a weight per step. Otherwise each example counts as one
-  /// unit, and the other functions must not be used.
+  /// Returns true if there is a mask or a weight per step. Otherwise, there is one value per
+  /// example, and the other functions must not be called.
   bool any() const { return shape_.rank() > 0; }
   /// Calls `per_example` with each step as a separate example and returns the values, with 0 where
   /// the mask is false.
@@ -76,7 +75,7 @@ class StepWeights {
   /// Returns 1 for unmasked and 0 for masked steps.
   Tensor counted(DType dtype, Device device) const;
 
-  Shape shape_;           // the leading dimensions of the predictions
+  Shape shape_;           // leading dimensions of the predictions
   Tensor mask_;           // may be undefined
   Tensor sample_weight_;  // may be undefined
   std::string_view who_;

@@ -24,15 +24,15 @@
 namespace tutti::internal {
 namespace {
 
-/// Record of a repeatable call: its random keys and the masks of its results.
+/// Log of a call that can be repeated: its random keys and the masks of its results.
 struct CallLog {
   std::vector<RandomKey> keys;
   std::vector<Tensor> result_masks;
   bool is_full = false;
 };
 
-/// Scope that records random keys when a log is used for the first time, and repeats them in later
-/// uses. Calls within a repeated call also get their earlier keys.
+/// Scope that records random keys when a log is first used, and returns the same keys in later
+/// uses. Nested calls also get their earlier keys.
 class CallLogScope {
  public:
   explicit CallLogScope(CallLog& log)
@@ -366,8 +366,8 @@ void Layer::unfreeze() { state_->frozen = false; }
 void Layer::require_built(std::string_view what) const {
   if (state_->built) return;
   fail(ErrorCode::kFailedPrecondition, "layer of type ", type_name(), ": ", what,
-       " before it has weights; use Sequential(Input{{784}}, ...), add_layer() in the model's "
-       "constructor, or build_for(shape of one example)");
+       " before its weights were created; use Sequential(Input{{784}}, ...), add_layer() in the "
+       "model's constructor, or build_for(shape of one example)");
 }
 
 const std::vector<Shape>& Layer::input_shapes() const {

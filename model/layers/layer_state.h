@@ -33,12 +33,12 @@ struct Layer::State {
   std::string output_activation;
   std::uint64_t number = 0;  // index of the layer; part of its random keys
   bool has_given_name = false;
-  bool made_built = false;                 // true for models, whose constructors create weights
+  bool made_built = false;  // true for models, which create weights in their constructors
   std::function<Json::Array()> arguments;  // constructor arguments; null: not declared
   bool built = false;
   bool frozen = false;
   bool remat = false;
-  bool only_shapes = false;  // in shapes_for(): build() creates no weights
+  bool only_shapes = false;  // set by shapes_for(): build() creates no weights
   std::vector<Shape> input_shapes;
   std::vector<Shape> output_shapes;
   DTypePolicy policy = tutti::dtype_policy();

@@ -114,7 +114,7 @@ Tensor binary_focal_crossentropy(const Operand& labels, const Operand& predictio
                                   ? sigmoid_cross_entropy(target, predictions)
                                   : negate(target * log(p) + (1.0 - target) * log(1.0 - p));
   // Unlike Keras, limits the factor from below, so that gradients stay finite for every gamma.
-  // Where the limit applies, the cross-entropy is almost 0.
+  // Where the limit applies, the cross-entropy is almost 0, so the loss hardly changes.
   Tensor loss = pow(maximum(1.0 - p_of_label, kEpsilon), options.gamma) * crossentropy;
   if (options.apply_class_balancing)
     loss = loss * (target * options.alpha + (1.0 - target) * (1.0 - options.alpha));
@@ -307,8 +307,8 @@ Loss::Loss(const std::string& name) : name_(name), call_(name) {
       open_kind_ ? bound(entry.crossentropy, CrossentropyOptions{}) : Function(entry.plain);
 }
 
-/// Gives labels the rank of the predictions; otherwise, a user's function would broadcast labels
-/// [batch] and predictions [batch, 1] to [batch, batch].
+/// Gives labels the rank of the predictions, because a custom function would otherwise broadcast
+/// labels [batch] and predictions [batch, 1] to [batch, batch].
 Loss::Loss(std::string name, Function per_example, LossReduction reduction)
     : Loss(std::move(name),
            [function = std::move(per_example)](const Tensor& labels, const Tensor& predictions) {
@@ -457,7 +457,7 @@ Loss Loss::from_json(const Json& json) {
 
 namespace {
 
-// Scaling losses by the global batch or the number of replicas.
+// Scaling of losses by the global batch size or the number of replicas.
 
 int replicas_of(std::string_view who) {
   const int replicas = ReplicaGroup::current(who).num_replicas();

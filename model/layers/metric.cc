@@ -13,11 +13,11 @@
 
 namespace tutti {
 
-// Metrics: their variables, mean and sum.
+// Variables of metrics, and the metrics Mean and Sum.
 
 namespace {
 
-/// Adds the values (times weights) to `total`.
+/// Adds the sum of `values` (times their weights) to `total`.
 void add_values(Variable& total, const Tensor& values, const Tensor& sample_weight,
                 const std::string& name) {
   total.assign_add(
@@ -87,7 +87,7 @@ Tensor Metric::ratio(const Variable& numerator, const Variable& denominator) {
   if (host_reads_at_once(sum)) {
     return count.item_double() == 0.0 ? Tensor::zeros({}, DType::kFloat64) : sum / count;
   }
-  const Tensor none = equal(count, 0.0);  // on the device, so that the host does not wait
+  const Tensor none = equal(count, 0.0);  // computed on the device; the host does not wait
   return where(none, 0.0, sum / where(none, 1.0, count));
 }
 
@@ -140,8 +140,8 @@ void MeanPredictionMetric::update(const Tensor& labels, const Tensor& prediction
   const internal::StepWeights steps(predictions, sample_weight, name());
   if (!steps.any()) return mean_.update_state(per_example_(labels, predictions), sample_weight);
   const Tensor values = steps.values(per_example_, labels, predictions);
-  // As in Keras, averages over the steps of each example first. Therefore, if sequence lengths
-  // differ between batches, a step of a longer sequence has less weight.
+  // As in Keras, averages over the steps of each example first; a step of a longer sequence
+  // therefore has less weight if sequence lengths differ between batches.
   const double length = static_cast<double>(steps.per_example());
   mean_.update_state(values, steps.weights() / length);
 }

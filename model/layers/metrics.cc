@@ -1,4 +1,4 @@
-// Accuracies, errors, areas under curves, and counts of decisions.
+// Accuracies, errors, areas under curves, and metrics based on confusion counts.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/metrics.h"
 
@@ -235,7 +235,7 @@ Tensor Auc::result() const {
 
 namespace {
 
-// Metrics that count correct and wrong decisions.
+// Metrics based on true and false positives and negatives.
 
 double divided(double a, double b) { return b == 0.0 ? 0.0 : a / b; }
 

@@ -153,8 +153,8 @@ std::vector<Shape> MultiHeadAttention::build_all(std::span<const Shape> inputs) 
   return {Shape{query[0], output}};
 }
 
-/// Applies projection `number` (0: query, 1: key, 2: value), from [batch, steps, features] to
-/// [batch, heads, steps, features per head].
+/// Applies projection `number` (0: query, 1: key, 2: value): [batch, steps, features] -> [batch,
+/// heads, steps, features per head].
 Tensor MultiHeadAttention::project(const Tensor& x, std::size_t number) const {
   const std::size_t first = number * (options_.use_bias ? 2 : 1);
   const Tensor kernel = as_matrix(weight(first).value(), x.shape()[2]);

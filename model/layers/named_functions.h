@@ -1,4 +1,5 @@
-// Tables of functions that create regularizers and similar objects, by name or by call.
+// Tables of functions that create regularizers and similar objects from a name or a constructor
+// call.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,7 +12,7 @@
 
 namespace tutti::internal {
 
-/// Table entry: the name of a function, and the function, whose result has type `Made`.
+/// Table entry: a function whose result has type `Made`, and its name.
 template <class Made>
 struct NamedFunction {
   const char* name;

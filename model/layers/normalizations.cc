@@ -156,8 +156,8 @@ void BatchNormalization::update_moving_averages(const Statistics& statistics) co
 
 namespace {
 
-/// Returns the axes, numbered as in a batch (from 1), in ascending order. Throws if they are out of
-/// range.
+/// Returns the axes in ascending order, numbered from 1 (axis 0 is the batch). Throws if an axis is
+/// out of range or repeated, or if there is none.
 std::vector<int> checked_axes(const Shape& example, std::vector<int> axes, std::string_view who) {
   for (int& axis : axes) {
     const int given = axis;
@@ -190,7 +190,7 @@ Shape wide_shape(const Tensor& x, const std::vector<int>& axes) {
   return wide;
 }
 
-/// Returns (x - mean) / sqrt(variance + epsilon) over the axes.
+/// Returns (x - mean) / sqrt(variance + epsilon), with the mean and variance over `axes`.
 Tensor standardized(const Tensor& x, const std::vector<int>& axes, double epsilon) {
   const ReduceOptions over{.axes = axes, .keep_dims = true};
   const Tensor centered = x - reduce_mean(x, over);

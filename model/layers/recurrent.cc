@@ -19,8 +19,8 @@ namespace tutti {
 
 // Recurrent layers: SimpleRNN, LSTM and GRU.
 //
-// The inputs of all steps are multiplied by the kernel in one product; each step computes only the
-// product with the state.
+// One product multiplies the inputs of all steps by the kernel; each step computes only the product
+// of the state and the recurrent kernel.
 
 namespace {
 
@@ -217,7 +217,7 @@ std::vector<Tensor> GRU::step(const Tensor& x, const std::vector<Tensor>& states
   return {update * h + (1.0 - update) * candidate};
 }
 
-// A recurrent layer that runs in both directions of time.
+// A recurrent layer applied in both directions.
 
 Bidirectional::Bidirectional(const Recurrent& layer, const std::string& layer_name,
                              BidirectionalOptions options)

@@ -116,7 +116,7 @@ Regularizer orthogonal(double factor) {
 
 }  // namespace regularizers
 
-// Constraints on weights: functions, and their names.
+// Constraints on weights, and the table of their names.
 
 namespace {
 

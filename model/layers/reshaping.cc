@@ -63,8 +63,8 @@ Permute::Permute(std::vector<int> permutation, LayerOptions options)
     : LayerOf(options.name, options.input_shape), permutation_(std::move(permutation)) {
   for (int axis = 1; axis <= static_cast<int>(permutation_.size()); ++axis) {
     if (std::ranges::count(permutation_, axis) == 1) continue;
-    fail(ErrorCode::kInvalidArgument, "Permute: expected each axis from 1 to ", permutation_.size(),
-         " once, got [", join(permutation_), "]");
+    fail(ErrorCode::kInvalidArgument, "Permute: expected a permutation of the axes 1 to ",
+         permutation_.size(), ", got [", join(permutation_), "]");
   }
   made_with(permutation_);
 }

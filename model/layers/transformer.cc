@@ -1,4 +1,4 @@
-// SwiGLU (a feed-forward layer with a gate) and a transformer block.
+// SwiGLU (a gated feed-forward layer) and a transformer block.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/transformer.h"
 
@@ -10,7 +10,7 @@
 
 namespace tutti {
 
-// A feed-forward layer with a gate.
+// The gated feed-forward layer.
 
 SwiGLU::SwiGLU(std::int64_t hidden_dim, SwiGLUOptions options)
     : LayerOf(options.name, options.input_shape),

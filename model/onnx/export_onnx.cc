@@ -81,7 +81,7 @@ void put_value(std::string& message, const std::vector<std::int64_t>& values) {
   put_number(message, 20, 7);
 }
 
-/// Collects a graph and serialises it. Values have names; each operation has one result. The few
+/// Builds a graph and serialises it. Values have names; each operation has one result. The few
 /// messages of onnx.proto that it needs are encoded without protobuf, like event files
 /// (data/input_file.h), so that every build can export. Source: onnx.proto of ONNX 1.12.
 class OnnxGraph {

@@ -26,7 +26,8 @@ std::vector<PipelineTask> pipeline_schedule(PipelineOrder order, int stage, int 
                                             int num_micro_batches) {
   internal::require(stage >= 0 && stage < num_stages && num_micro_batches >= 1,
                     "pipeline_schedule: expected a stage from 0 to ", num_stages - 1,
-                    " and at least one micro-batch, got stage ", stage, " and ", num_micro_batches);
+                    " and at least one micro-batch, got stage ", stage, " and ", num_micro_batches,
+                    " micro-batches");
   // Maximum number of micro-batches whose forward pass is done but whose backward pass is not.
   const int ahead = order == PipelineOrder::kAllForwardFirst
                         ? num_micro_batches
@@ -45,7 +46,7 @@ std::vector<PipelineTask> pipeline_schedule(PipelineOrder order, int stage, int 
 using internal::PipelineStage;
 
 struct Pipeline::Impl {
-  /// State of one batch. Shared with the threads, because a stuck thread may outlive the call of
+  /// State of one batch. Shared with the threads, because a blocked thread may outlive the call to
   /// gradients().
   struct Batch {
     Batch(const Impl& impl, internal::MicroBatches micro_batches);
@@ -57,7 +58,8 @@ struct Pipeline::Impl {
 
   Impl(StagedSequential staged, LossFunction loss_function, PipelineOptions given);
   ~Impl();
-  /// Starts a thread for each stage; the destructor ends the threads that were started.
+  /// Starts a thread for each stage. If it throws, the destructor stops the threads already
+  /// started.
   void start();
   void serve(std::size_t stage);
   void run_stage(Batch& batch, std::size_t stage) const;
@@ -103,8 +105,8 @@ Pipeline::Impl::Impl(StagedSequential staged, LossFunction loss_function, Pipeli
   if (!loss || options.micro_batches < 1 || options.timeout.count() <= 0) {
     fail(ErrorCode::kInvalidArgument,
          "Pipeline: expected a loss function, micro_batches >= 1 and a ", "positive timeout, got ",
-         loss ? "a" : "no", " loss function, ", options.micro_batches, " and ",
-         options.timeout.count(), " ms");
+         loss ? "a" : "no", " loss function, ", options.micro_batches,
+         " micro-batches and a timeout of ", options.timeout.count(), " ms");
   }
   const auto num_stages = static_cast<int>(model.num_stages());
   for (int s = 0; s < num_stages; ++s) {

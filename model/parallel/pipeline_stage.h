@@ -34,8 +34,8 @@ class StageExchange {
   /// stages, on timeout, and kAborted if a stage failed.
   Tensor take(Direction way, std::size_t stage, std::size_t micro_batch);
 
-  /// Ends a stage's work, with an error or nullptr. The first error also ends waiting take() calls
-  /// of the other stages.
+  /// Reports that a stage has finished, with its error or nullptr. The first error makes take()
+  /// calls that wait in other stages throw.
   void end(std::exception_ptr error);
   /// Waits until all stages have ended, but no longer than one timeout after the first error;
   /// returns true if all have ended.
@@ -48,7 +48,7 @@ class StageExchange {
   std::string name_of(std::size_t stage) const;
 
  private:
-  using Shelf = std::vector<std::vector<Tensor>>;  // [stage][micro-batch]
+  using Shelf = std::vector<std::vector<Tensor>>;  // indexed by [stage][micro-batch]
   Shelf& shelf(Direction way) TUTTI_REQUIRES(mutex_) {
     return way == Direction::kForward ? forward_ : backward_;
   }
@@ -65,7 +65,7 @@ class StageExchange {
 
 // Sum of a variable's gradients over micro-batches. Internal.
 
-/// Sum of gradients, added in call order. Adds dense gradients in place, so their sum takes only
+/// Sum of gradients, added in call order. Dense gradients are added in place, so the sum takes only
 /// the memory of one gradient. Not thread-safe.
 class StageSum {
  public:
@@ -106,7 +106,7 @@ class PipelineStage {
   const std::vector<Transfer>& transfers() const { return transfers_; }
 
  private:
-  /// Data of a micro-batch's forward pass that its backward pass needs.
+  /// Data that the forward pass of a micro-batch keeps for its backward pass.
   struct Kept {
     std::unique_ptr<GradientTape> tape;
     Tensor input;   // undefined for the first stage
@@ -127,7 +127,7 @@ class PipelineStage {
   const std::size_t number_;
   const Device device_;
   const std::vector<Variable> variables_;
-  std::vector<Kept> kept_;  // by micro-batch
+  std::vector<Kept> kept_;  // indexed by micro-batch
   std::vector<StageSum> sums_;
   Tensor loss_sum_, regularization_;
   std::vector<Transfer> transfers_;

@@ -42,7 +42,7 @@ std::optional<double> TrainingRecord::seconds_to_first_step() const {
 }
 
 Json TrainingRecord::save() const {
-  std::string bits;  // eight hex digits per loss, because every checkpoint contains them
+  std::string bits;  // eight hex digits per loss, to keep every checkpoint small
   for (const float loss : losses_) {
     char text[9];
     std::snprintf(text, sizeof text, "%08x", std::bit_cast<std::uint32_t>(loss));
@@ -93,7 +93,7 @@ Checkpoint make_checkpoint(Strategy& strategy, const std::vector<Variable>& weig
                                   [&record, &saved_step](const Json& state) {
                                     record.restore(state);
                                     // Saving is collective, and a replacement worker does not know
-                                    // which steps the other workers have saved.
+                                    // which step the other workers saved last.
                                     saved_step = -1;
                                   }});
   return checkpoint;
@@ -167,7 +167,7 @@ void TrainingSession::train(const std::function<void()>& loop) {
         strategy_, make_checkpoint(strategy_, weights_, optimizer_, batches_, record_, saved_step_),
         RecoveryOptions{.restore_from_disk = [this] { restore_latest(); }});
     return recovery_->run([&] {
-      noticed_.reset();  // a restarted worker has received no signal
+      noticed_.reset();  // a restarted worker has not received the signal
       grace_ends_.reset();
       loop();
     });
@@ -185,7 +185,8 @@ bool TrainingSession::is_asked_to_stop() {
   return strategy_.stops_after(record_.steps());
 }
 
-/// Returns true if a signal ends the run here: immediately, or after the grace period.
+/// Returns true if the run must end here because of a signal: immediately, or after the grace
+/// period.
 bool TrainingSession::stops_because_of_signal() {
   const bool has_signal = internal::StopSignals::requested() != 0;
   const bool is_second = has_signal && grace_ends_ && noticed_;
@@ -309,7 +310,7 @@ int TrainingSession::finish() {
   return is_saved ? kStoppedOnRequest : 1;
 }
 
-/// Returns a message that reports what stopped the run and how to continue it.
+/// Returns a message that states what stopped the run and how to continue it.
 std::string TrainingSession::stop_text(bool is_saved) const {
   const std::string what =
       concat("stopped    by ", internal::StopSignals::last_name(), " after step ", record_.steps());

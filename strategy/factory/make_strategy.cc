@@ -73,7 +73,7 @@ void check(const StrategySpec& spec) {
   }
   if (spec.update_mode != "sync" && spec.strategy != "parameter_server") {
     fail(ErrorCode::kInvalidArgument, "strategy options: expected update_mode sync for ",
-         spec.strategy, ", got update_mode ", spec.update_mode, "; use parameter_server");
+         spec.strategy, ", got ", spec.update_mode, "; use parameter_server");
   }
   warn_of_unused_options(spec);
 }
@@ -183,7 +183,7 @@ std::unique_ptr<Strategy> make_strategy(const StrategySpec& spec) {
       local.devices.devices.empty() ? default_devices() : local.devices.devices;
   if (!spec.devices.empty() && devices.size() > 1) {
     fail(ErrorCode::kInvalidArgument, "strategy options: expected 1 device for one_device, got ",
-         devices.size(), ", '", spec.devices, "'; use mirrored");
+         devices.size(), " ('", spec.devices, "'); use mirrored");
   }
   return std::make_unique<OneDeviceStrategy>(devices.front(), communication_options(spec));
 }

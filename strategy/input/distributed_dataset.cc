@@ -23,8 +23,8 @@ struct DistributedDataset::Impl {
   internal::InputPart part;
   std::uint64_t epoch = 0;       // number of the current pass; between passes, of the next one
   std::int64_t batches = 0;      // number of batches yielded in this epoch
-  bool resume = false;           // restore() was called; begin() continues at `epoch`, `batches`
-  std::uint64_t generation = 0;  // number of the valid Iterator
+  bool resume = false;           // true after restore(): begin() continues from the members above
+  std::uint64_t generation = 0;  // generation number of the valid iterator
   double wait_seconds = 0.0;
 
   int num_replicas() const { return static_cast<int>(plan.replica_devices.size()); }
@@ -68,8 +68,8 @@ std::optional<PerReplica<Batch>> DistributedDataset::Iterator::State::next() {
 const PerReplica<Batch>& DistributedDataset::Iterator::operator*() const {
   if (current_) return *current_;
   fail(ErrorCode::kOutOfRange,
-       "DistributedDataset: expected an iterator at a batch, got one at the end of its epoch; loop "
-       "until end(), or call begin() for the next epoch");
+       "DistributedDataset: expected an iterator that points to a batch, got one at the end of "
+       "its epoch; loop until end(), or call begin() for the next epoch");
 }
 
 DistributedDataset::Iterator& DistributedDataset::Iterator::operator++() {
@@ -200,8 +200,8 @@ InputPart sharded_part(const Dataset& dataset, const InputPlan& plan) {
   InputPart part{
       .dataset = dataset, .cut = InputCut::kWhole, .whole = dataset, .global_batch_size = batch};
   if (policy == AutoShardPolicy::kData) {
-    // All workers split the same rows into batches, so batch sizes that rotate across workers would
-    // lose and repeat rows here.
+    // All workers must split the rows into the same batches here: with a different order of batch
+    // sizes on each worker, some rows would be lost and others repeated.
     part.dataset = auto_shard(rebatch_evenly(dataset, plan.num_replicas_in_sync), plan.num_workers,
                               plan.worker, policy);
     part.steps = dataset.cardinality();
@@ -224,7 +224,7 @@ InputPart unsharded_part(const Dataset& dataset, const InputPlan& plan) {
   if (plan.cut == InputCut::kSplit) return part;
   if (part.steps && *part.steps != kInfinite) {
     part.steps = (*part.steps + num_local(plan) - 1) / num_local(plan);
-    // Other workers may have more steps.
+    // The number of steps is unknown, because other workers may have more elements.
     if (plan.num_workers > 1) part.steps = std::nullopt;
   }
   if (part.global_batch_size) *part.global_batch_size *= plan.num_replicas_in_sync;
@@ -403,7 +403,7 @@ class RebatchIterator final : public ElementIterator {
   }
 
   // Returns a piece without rows, for a size of 0. After the last row of the data, returns only one
-  // such piece, which completes the round of sizes, and then nullopt.
+  // such piece, and then nullopt.
   std::optional<Element> empty_piece() {
     if (!fill()) {
       if (!batch_ || trailing_empties_ > 0 || options_.drop_remainder) return std::nullopt;
@@ -488,7 +488,8 @@ void place(std::vector<Element>& pieces, std::int64_t first_row, std::int64_t gl
   }
 }
 
-// A scalar cannot be an empty batch, so, as in tf, the pass ends when a replica has no element.
+// Warns about dropped scalars. A scalar cannot be an empty batch; as in tf, the pass therefore ends
+// when a replica has no element.
 void warn_of_left_out_scalars(std::size_t count) {
   if (count == 0) return;
   log_warning_once(
@@ -504,8 +505,8 @@ std::optional<std::vector<Element>> StepCutter::next(ElementIterator& elements) 
     auto pieces = part_.cut == InputCut::kSplit ? cut_next(elements) : whole_next(elements);
     if (!pieces) return std::nullopt;
     ++steps_;
-    // A step may have no rows, because batch sizes rotate over the replicas. Training on an empty
-    // step would still change momenta.
+    // A step has no rows if every worker with rows left has a batch size of 0 in this step
+    // (batch_sizes_for_worker()). Training on an empty step would still change momenta.
     const bool is_empty = is_batched(pieces->front()) && pieces->front().global_rows() == 0;
     if (plan_.num_workers == 1 || !is_empty) return pieces;
   }

@@ -24,11 +24,11 @@ struct InputPart {
 };
 
 /// Checks and completes `plan`, and applies its sharding rule to `dataset`. Throws kInvalidArgument
-/// for contradictory numbers, kFailedPrecondition if rows_of_workers is missing, kUnimplemented for
+/// for contradictory options, kFailedPrecondition if rows_of_workers is missing, kUnimplemented for
 /// place_dataset_on_device, and any error that auto_shard() throws.
 InputPart part_of_worker(const Dataset& dataset, InputPlan& plan);
 
-/// Throws kInvalidArgument naming `who` if `cardinality` is infinite, for calls that read to the
+/// Throws kInvalidArgument, naming `who`, if `cardinality` is infinite. For calls that read to the
 /// end. `remedy` is a suggestion for the message.
 void require_end(std::string_view who, std::optional<std::int64_t> cardinality,
                  std::string_view remedy);
@@ -39,7 +39,7 @@ class StepCutter {
  public:
   StepCutter(const InputPlan& plan, const InputPart& part) : plan_(plan), part_(part) {}
 
-  /// Returns one element per replica of this worker for the next step; nullopt at the end, which
+  /// Returns the next step's elements, one per replica of this worker; nullopt at the end, which
   /// all workers reach at the same step. With several workers, skips steps in which no worker has
   /// rows.
   std::optional<std::vector<Element>> next(ElementIterator& elements);

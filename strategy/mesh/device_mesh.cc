@@ -17,7 +17,8 @@ DeviceMesh::DeviceMesh(std::vector<MeshAxis> axes) : axes_(std::move(axes)) {
                     kMostAxes, " axes, got ", axes_.size());
   for (std::size_t i = 0; i < axes_.size(); ++i) {
     const auto& [name, size] = axes_[i];
-    internal::require(!name.empty(), "DeviceMesh: axis ", i, ": expected a name, got an empty one");
+    internal::require(!name.empty(), "DeviceMesh: axis ", i,
+                      ": expected a name, got an empty string");
     internal::require(size >= 1, "DeviceMesh: axis '", name, "': expected a size >= 1, got ", size);
     const auto first = std::ranges::find(axes_, name, &MeshAxis::name);
     internal::require(first == axes_.begin() + static_cast<std::ptrdiff_t>(i),

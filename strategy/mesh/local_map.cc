@@ -65,8 +65,8 @@ Tensor left(MeshPosition& position, const Tensor& local, const Sharding& shardin
         Sharding summed = sharding;
         summed.partial = 0;
         const Tensor own = entered(position, gradient, summed);
-        const auto copies =
-            static_cast<AxisSet>(~(sharding.cut() | sharding.partial));  // axes of replication
+        // Axes over which the gradient is replicated.
+        const auto copies = static_cast<AxisSet>(~(sharding.cut() | sharding.partial));
         const bool is_first = position.grid().index(position.number(), copies) == 0;
         return is_first ? own : Tensor::zeros(own.shape(), own.dtype(), own.device());
       });

@@ -247,7 +247,7 @@ std::string table_of(const std::vector<std::vector<std::string>>& rows) {
 }  // namespace
 
 void MeshExplanation::warn_of_layouts(MeshReport& report) const {
-  constexpr std::uint64_t kLargeShare = 20;  // denominator: 1/20 of the total is a large share
+  constexpr std::uint64_t kLargeShare = 20;  // 1/20 of the total or more is a large share
   for (const auto& [key, layout] : options_.layout.entries()) {
     LayoutMap alone;
     alone.set(key, layout);
@@ -327,7 +327,7 @@ std::string MeshReport::to_string() const {
 
 namespace {
 
-/// Idle work during explain(): always none, because the only position never waits.
+/// Idle work during explain(), of which there is none, because the only position never waits.
 class NoIdleWork final : public internal::IdleWork {
  public:
   bool available() override { return false; }

@@ -55,7 +55,7 @@ MeshGroups::Workers& MeshGroups::workers_of(AxisSet axes) {
   }
   workers.connection = connection;
   workers.communicator = nullptr;
-  if (members.size() > 1) {  // true on all workers or on none
+  if (members.size() > 1) {  // same condition on all workers
     workers.communicator =
         team->make_group(workers.members, concat("workers of mesh axes ", int{axes}));
   }
@@ -193,7 +193,7 @@ std::vector<Tensor> MeshGroups::receive(AxisSet axes, const std::vector<int>& se
     const int sender = senders[static_cast<std::size_t>(grid_.index(receiver, axes))];
     return grid_.group(receiver, axes)[static_cast<std::size_t>(sender)];
   };
-  // Returns the positions of worker `from` whose values worker `to` needs, each once.
+  // Returns the positions of worker `from` whose values worker `to` needs, without duplicates.
   const auto sent = [&](int from, int to) {
     std::vector<int> values;
     for (const std::vector<int>& local : groups) {

@@ -98,8 +98,8 @@ class MeshGroups {
   /// group, where i is the index of the position.
   virtual std::vector<Tensor> receive(AxisSet axes, const std::vector<int>& senders,
                                       const std::vector<Tensor>& own, const std::string& name);
-  /// Starts sums, which are added in the canonical order. Sums across several workers run while the
-  /// caller continues.
+  /// Starts sums, whose terms are added in canonical order. Sums across several workers run while
+  /// the caller continues.
   virtual std::shared_ptr<MeshSums> start_sums(const std::vector<MeshSum>& sums,
                                                const std::string& name);
   /// Returns, for each position of this process, the combination of its group's values. `op` must
@@ -116,7 +116,7 @@ class MeshGroups {
     std::vector<int> members;
     bool are_in_order = true;  // each worker's values are consecutive in the canonical order
     std::unique_ptr<Communicator> communicator;  // nullptr if this worker is alone
-    std::uint64_t connection = 0;  // WorkerTeam::connection() that `communicator` uses
+    std::uint64_t connection = 0;  // WorkerTeam::connection() when `communicator` was made
   };
   Workers& workers_of(AxisSet axes);
   int num_own() const { return static_cast<int>(services_.replica_devices.size()); }

@@ -28,7 +28,7 @@ Tensor MeshPosition::relayout(const Tensor& value, const Sharding& sharding) {
 std::optional<std::vector<Tensor>> MeshPosition::run(const OpCall& call) {
   if (const auto wanted = std::exchange(wanted_, std::nullopt)) {
     const ShardedTensor value = part_of(call.inputs[0]);
-    // Like every operation's result, this one needs its own id.
+    // The result of every operation needs a new tensor id.
     return std::vector{tensor_of({*wanted, local_as(value, *wanted), value.spec}).alias()};
   }
   if (grid_.num_positions() == 1) return std::nullopt;
@@ -119,9 +119,9 @@ AxisSet kept_partial(Linearity linearity, std::span<const ShardedTensor> inputs,
     case Linearity::kNone:
       break;
     case Linearity::kTogether: {
-      // An input that is not partial contributes an equal share at each position. So the gradients
-      // of several uses of a value are added first and exchanged once. Inputs that will be
-      // broadcast are still small, so their partial sums are exchanged first.
+      // An input that is not partial contributes an equal share at each position. Therefore the
+      // gradients of several uses of a value are added first and exchanged once. Inputs that will
+      // be broadcast are still small, so their partial sums are exchanged first.
       for (std::size_t i = 0; i < inputs.size(); ++i) kept |= of(i);
       const bool are_equal = std::ranges::all_of(
           inputs, [&](const ShardedTensor& each) { return each.sharding.partial == kept; });
@@ -457,8 +457,8 @@ std::optional<std::vector<Tensor>> MeshPosition::run_composed(
       return attended(call, inputs);
     case OpId::kMatMul:
     case OpId::kConv2d: {
-      // If the contracted dimension is sharded, the bias and the activation apply to the sum of the
-      // partial products.
+      // If the contracted dimension is sharded, the bias and the activation are applied to the sum
+      // of the partial products.
       const bool is_product = call.op == OpId::kMatMul;
       const FusedActivation activation = is_product
                                              ? call.attributes_as<MatMulAttributes>().activation

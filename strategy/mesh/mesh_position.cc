@@ -342,9 +342,8 @@ Tensor MeshPosition::local_as(const ShardedTensor& value, const Sharding& shardi
   for (int d = 0; d < rank; ++d) {
     if (sharding[d] != now[d]) local = cut(local, d, sharding[d]);
   }
-  // Each position adds an equal share of the term, as replicas do with a regularization loss. The
-  // shares are exact if the number of positions is a power of two. Integers cannot be divided, so
-  // only the first position adds them.
+  // Each position adds an equal share of the term. The shares are exact if the number of positions
+  // is a power of two. Integers cannot be divided, so only the first position adds them.
   const auto added = static_cast<AxisSet>(sharding.partial & ~value.sharding.partial);
   if (added != 0) {
     const bool is_first = grid_.index(number_, added) == 0;

@@ -154,10 +154,10 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   /// Gathers the values that outlive the step. Called after the step's body.
   void end_step();
 
-  // OpPartitioner.
+  // Implements OpPartitioner.
   std::optional<std::vector<Tensor>> run(const OpCall& call) override;
 
-  // ReplicaContext: there is one replica, so its collectives exchange nothing.
+  // Implements ReplicaContext. There is one replica, so its collectives exchange nothing.
   int replica_id() const override { return 0; }
   int num_replicas_in_sync() const override { return 1; }
   Device device() const override { return local_.device(); }

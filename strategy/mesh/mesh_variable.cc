@@ -51,7 +51,7 @@ void MeshStorage::make_parts(const std::function<Tensor(int position, Device dev
     const int index = placement_.grid.index(position, placement_.sharding.cut());
     const auto [found, is_new] = known.try_emplace({devices[p], index}, parts_.size());
     if (is_new) {
-      // A single number has its value even in an explanation, because the step may read it.
+      // A variable with one element stores it even in an explanation, because the step may read it.
       const Tensor part = explanation && shape().num_elements() > 1
                               ? explanation->without_elements(local, devices[p], false)
                               : make(position, devices[p]);

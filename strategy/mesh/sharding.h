@@ -18,8 +18,8 @@ using AxisSet = std::uint8_t;
 
 /// Distribution of a tensor over the positions of a mesh. A mesh axis occurs at most once.
 struct Sharding {
-  /// For each dimension, the mesh axes over which it is split into equal parts, in the order of the
-  /// mesh positions.
+  /// For each dimension, the mesh axes over which it is split into equal parts; the parts are in
+  /// the order of the mesh positions.
   std::array<AxisSet, Shape::kMaxRank> dims{};
   /// Mesh axes over which the positions' values must be summed to give the tensor.
   AxisSet partial = 0;
@@ -64,7 +64,7 @@ class MeshGrid {
   Shape local_shape(const Shape& shape, const Sharding& sharding) const;
   /// Returns true if each dimension is divisible by the number of its parts.
   bool divides(const Shape& shape, const Sharding& sharding) const;
-  /// Returns text such as "[data, -] partial over model".
+  /// Returns a string such as "[data, -] partial over model".
   std::string describe(const Sharding& sharding, int rank) const;
 
  private:

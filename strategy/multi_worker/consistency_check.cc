@@ -17,7 +17,7 @@ namespace {
 
 using NoteKind = ConsistencyCheck::Kind;
 
-/// Texts that make up the error message about one kind of note.
+/// Phrases of the error message about one kind of note.
 struct Words {
   ErrorCode code;
   const char* verb;    // text between a worker and its note

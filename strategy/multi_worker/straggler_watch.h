@@ -17,8 +17,8 @@ namespace tutti::internal {
 
 /// Detector of slow workers; measures how long this worker waits. The waiting times of all workers
 /// are sent with the sums of gradients, as a few additional numbers. A slow worker waits the least;
-/// the time by which the other workers wait longer is spent waiting for it. A worker is reported
-/// only if it is slow in several consecutive windows of steps. Thread-safe.
+/// the additional time that the other workers wait is attributed to it. A worker is reported only
+/// if it is slow in several consecutive windows of steps. Thread-safe.
 class StragglerWatch {
  public:
   static constexpr std::int64_t kWindow = 5;
@@ -44,9 +44,9 @@ class StragglerWatch {
 
   /// Returns the time, in seconds, that this worker has spent waiting since the last call.
   double take_wait();
-  /// Adds one step: the result of take_wait() on each worker. Returns a straggler if this step
-  /// completes a streak of kWindows slow windows and the last report is at least repeat_after_steps
-  /// old.
+  /// Records one step; `waits` holds the result of take_wait() on each worker. Returns a straggler
+  /// if this step completes a streak of kWindows slow windows and the last report is at least
+  /// repeat_after_steps old.
   std::optional<Straggler> note(std::span<const double> waits);
   /// Returns the last straggler that note() returned.
   std::optional<Straggler> last() const;

@@ -397,7 +397,7 @@ namespace {
 
 // Connects the GPUs of all workers as one NCCL group.
 //
-// Decisions depend only on the texts that all workers have exchanged, so all workers make the same
+// Decisions depend only on data that all workers have exchanged, so all workers make the same
 // decisions.
 
 constexpr const char* kWho = "multi_worker_mirrored";

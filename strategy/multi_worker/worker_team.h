@@ -111,9 +111,9 @@ class WorkerTeam {
   /// processes may then form a new job.
   void allow_restart() { may_restart_ = true; }
 
-  /// Gathers one text from each worker; returns the texts in worker order.
+  /// Gathers one string from each worker; returns the strings in worker order.
   std::vector<std::string> gather_texts(std::string_view own, std::string_view name);
-  /// Returns, on every worker, the text `own` of worker `giver`; the other workers' `own` is
+  /// Returns, on every worker, the string `own` of worker `giver`; the other workers' `own` is
   /// ignored.
   std::string broadcast_text(const std::string& own, int giver, std::string_view name);
   /// Calls Communicator::group() on the communicator for values. Returns nullptr if `members` is
@@ -132,8 +132,8 @@ class WorkerTeam {
   /// Returns the object that adds values across the replicas of all workers.
   PartialSums& sums();
 
-  /// Returns the notes, taken since the workers last connected, about values that must be equal on
-  /// all workers.
+  /// Returns the notes about values that must be equal on all workers, recorded since the workers
+  /// last connected.
   const std::shared_ptr<ConsistencyCheck>& check() const { return check_; }
   /// Compares the notes in check() across all workers, then clears them. Collective. Throws as
   /// require_alike() does.

@@ -40,8 +40,8 @@ ParameterServerRole parameter_server_role(const ClusterResolver& resolver);
 /// Connections to the servers of a cluster. fail_all() ends all calls on them. Thread-safe.
 class ServerConnections {
  public:
-  /// Connects to all servers, as RpcClient::connect() does. If `outlives_servers` is true, a call
-  /// to a server that is being restarted waits for the server and is repeated; servers recognize
+  /// Connects to all servers with RpcClient::connect(). If `outlives_servers` is true, a call to a
+  /// server that is being restarted waits for the server and is repeated; servers recognize
   /// repeated changes. Throws the error passed to fail_all().
   void connect(const ClusterSpec& cluster, const Task& self, const WorkerGroupOptions& group,
                const ServerOptions& options, bool outlives_servers = false);
@@ -57,7 +57,7 @@ class ServerConnections {
 };
 
 /// Membership of this process in a job. Workers train by themselves or, with `options.coordinated`,
-/// are given closures by the chief; servers store the variables. Thread-safe.
+/// run closures that the chief assigns; servers store the variables. Thread-safe.
 class ParameterServerJob {
  public:
   /// Joins the job. With a coordinator, the chief and the workers wait for all servers, but not for
@@ -75,7 +75,7 @@ class ParameterServerJob {
   const ClusterSpec& cluster() const { return cluster_; }
   const Task& task() const { return task_; }
   int num_workers() const { return cluster_.count("worker"); }
-  /// Returns text such as "worker 1 (127.0.0.1:4711)".
+  /// Returns a string such as "worker 1 (127.0.0.1:4711)".
   std::string worker_name(int worker) const;
   /// Returns the group of a worker; nullptr with a coordinator or if workers train independently.
   std::shared_ptr<WorkerGroup> workers() const { return workers_; }
@@ -97,7 +97,7 @@ class ParameterServerJob {
   /// closure ends; the closure's requests to servers fail.
   int serve(CoordinatedStrategy& strategy, const StepRegistry& registry);
   /// Throws kFailedPrecondition, with `what`, if a coordinator's worker or server calls it outside
-  /// closures: each of these tasks would repeat the change, also after a restart.
+  /// closures, because every such task would repeat the change, and again after each restart.
   void require_closure_or_chief(const std::string& what) const;
 
  private:

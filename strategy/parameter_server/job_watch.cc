@@ -1,4 +1,5 @@
-// Effects of verdicts on tasks, waiting for the end of the run, and callbacks for lost tasks.
+// Implements RunVerdicts and JobWatch: the effects of verdicts, the wait for the end of the run,
+// and callbacks for lost tasks.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/job_watch.h"
 

@@ -86,7 +86,7 @@ class JobWatch {
   using Lost = std::function<void(std::uint64_t incarnation, const Error& error)>;
 
   /// Joins the job. The chief hosts the control server unless TUTTI_CONTROL names another server;
-  /// other tasks wait for it. Throws as join_job() does.
+  /// other tasks wait for it. Throws the same errors as join_job().
   JobWatch(const ClusterSpec& cluster, const Task& self, const WorkerGroupOptions& options,
            RunRules rules = {});
   /// Overload for a task that joins through a WorkerGroup. The group passes verdicts to evaluate().
@@ -100,7 +100,7 @@ class JobWatch {
   /// object exists. The object's destructor waits for a running call.
   [[nodiscard]] std::shared_ptr<void> when_lost(const Task& task, Lost lost);
   [[nodiscard]] std::shared_ptr<void> when_over(std::function<void(const std::string& why)> over);
-  /// Waits for the end of the run, or until every task that could give work to this one has been
+  /// Waits for the end of the run, or until every task that could assign work to this one has been
   /// absent for `patience`.
   RunEnd wait_for_end(Duration patience);
   /// For jobs without a coordinator: waits until all servers that were lost, or that belong to a

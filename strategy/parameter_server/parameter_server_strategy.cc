@@ -68,7 +68,7 @@ std::optional<internal::WorkerPace> pace_of(const ParameterServerOptions& option
                                             int num_workers) {
   if (options.update_mode == UpdateMode::kSync) return std::nullopt;
   if (num_workers < 1 || worker < 0 || worker >= num_workers) {
-    refuse("expected a worker index below the number of workers, ", num_workers, ", got ", worker);
+    refuse("expected a worker index below ", num_workers, " (the number of workers), got ", worker);
   }
   internal::WorkerPace pace;
   pace.mode = options.update_mode;
@@ -252,8 +252,8 @@ struct ParameterServerStrategy::Impl final : CoordinatedStrategy {
     MutexLock lock(slot.mutex);
     return !slot.coordinator.expired();
   }
-  /// Warns once. tf documents: "executed locally on the coordinator. This is inefficient but may be
-  /// valid".
+  /// Logs a warning once. tf's documentation says of such a call: "executed locally on the
+  /// coordinator. This is inefficient but may be valid".
   void warn_of_work_on_chief(std::string_view call) {
     if (warned_of_chief || !is_coordinating() || warned_of_chief.exchange(true)) return;
     log_warning(concat(kName, ": ", call,

@@ -1,5 +1,4 @@
-// Division of variables into ranges of contiguous rows, and choice of servers: round-robin or by
-// bytes.
+// Divides variables into ranges of contiguous rows, and chooses servers: round-robin or by bytes.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/shard_placement.h"
 
@@ -34,7 +33,7 @@ std::int64_t num_shards_of(const Partitioner& partitioner, const std::string& va
   if (std::any_of(shards.begin() + 1, shards.end(), [](std::int64_t n) { return n != 1; })) {
     refuse("one shard along each dimension after the first");
   }
-  // As in tf, no partitioner makes more shards than rows.
+  // As in tf, no partitioner creates more shards than there are rows.
   return std::min(shards.front(), shape.dim(0));
 }
 

@@ -1,4 +1,5 @@
-// Creation of shards and slots; splitting of values, rows and gradients by shard.
+// Implements ShardedStorage and ShardedComponent: creates shards and slots; splits values, rows and
+// gradients by shard.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/sharded_storage.h"
 
@@ -77,7 +78,7 @@ ShardedStorage::ShardedStorage(const Shape& shape, DType dtype, VariableOptions 
       servers_(std::move(servers)) {}
 
 /// Collective outside run(): all workers must call it, and one of them changes the values. Inside
-/// run(), the replica that owns the variable's work changes them, and all replicas meet in
+/// run(), the replica responsible for the variable changes them, and all replicas meet in
 /// updates_done().
 void ShardedStorage::assign_replicated(AssignOp op, const Tensor& value) {
   const Tensor operand = checked_operand(op, value);

@@ -31,7 +31,7 @@ class ShardedComponent final : public Component {
               const UpdateScalars& scalars) override;
 
   /// Adds `value` (equal on all workers) once, when the step is complete. Used for counters in
-  /// steps whose gradients the servers add up.
+  /// steps whose gradients the servers sum.
   void add_once(const Tensor& value);
 
   const std::vector<RemoteShard>& shards() const { return cache_->shards; }

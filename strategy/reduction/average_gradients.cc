@@ -1,4 +1,4 @@
-// Mean of the towers' gradients.
+// Implements average_gradients().
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/reduction/average_gradients.h"
 

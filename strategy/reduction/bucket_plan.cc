@@ -1,4 +1,4 @@
-// Division of variable lists into buckets and of buckets into slices.
+// Divides variable lists into buckets, and buckets into slices.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/reduction/bucket_plan.h"
 

@@ -52,8 +52,8 @@ struct BucketPlan {
     return kCountersPerItem * buckets[bucket].items.size() + of_workers;
   }
 
-  /// Creates a plan. bytes_per_pack = 0 selects 4 MiB. first_bytes_per_pack = 0 selects, for the
-  /// first bucket of each dtype, the same size but at most 1 MiB.
+  /// Creates a plan. If `bytes_per_pack` is 0, buckets have 4 MiB. If `first_bytes_per_pack` is 0,
+  /// the first bucket of each dtype has the same size, but at most 1 MiB.
   static BucketPlan make(std::span<const Variable> variables, std::int64_t bytes_per_pack,
                          std::int64_t first_bytes_per_pack = 0);
 };

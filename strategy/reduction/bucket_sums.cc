@@ -244,7 +244,8 @@ void BucketSums::collect_bucket(std::size_t bucket) {
   cpus_ ? cpus_->take(bucket) : gpus_->take(bucket);
 }
 
-/// Reads a bucket's result early, unless that would require more messages, whose order is fixed.
+/// Reads a bucket's result early, unless it contains slices, whose exchange needs more messages in
+/// a fixed order.
 void BucketSums::collect_early(std::size_t bucket) {
   wait_for(buckets_[bucket].over_workers, *team_);
   if (has_slices(bucket)) return;

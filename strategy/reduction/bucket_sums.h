@@ -1,4 +1,4 @@
-// Bucket sums of one gradient reduction.
+// Sums of the buckets of one gradient reduction.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -32,8 +32,8 @@ class CpuSums {
   /// Allocates the bucket's sums, and returns the slices for reduce().
   std::vector<SliceRange> begin(std::size_t bucket);
   void reduce(std::size_t bucket, SliceRange slice);
-  /// If gives_shards(), keeps the shards of one process, and releases gradients that are not
-  /// needed.
+  /// If gives_shards(): without a team, keeps the shards of the sums; releases the gradients unless
+  /// a later check needs them.
   void end(std::size_t bucket);
   bool gives_shards() const { return gives_shards_; }
   std::optional<Tensor> sum(std::size_t bucket, std::size_t replica) const;
@@ -83,7 +83,7 @@ class CpuSums {
   template <class BeginOf>
   void keep(std::size_t bucket, const Tensor& sums, const BeginOf& begin_of);
   /// Calls visitor(worker, place, first, count): the worker owns `count` elements of the item,
-  /// beginning with `first`, and they are at offset `place` in the buffer.
+  /// beginning with `first`, which are stored at offset `place` in the buffer.
   template <class Visitor>
   void for_owners(std::size_t bucket, const BucketPlan::Item& item, const Visitor& visitor) const;
 
@@ -126,8 +126,9 @@ class BucketSums {
   /// Called by one thread after end() has been called for all buckets. Waits for other workers, but
   /// not for GPUs: later work in the GPUs' compute streams sees the sums.
   void join();
-  /// Returns the bucket's sums on the replica's device, after join(). Returns nullopt if each
-  /// replica's gradients are already the sums, except where sum_of() has a value. Thread-safe.
+  /// Returns the bucket's sums on the replica's device, after join(). Returns nullopt if the bucket
+  /// has no stored sums; each sum is then the result of sum_of() or, without one, the replica's own
+  /// gradient. Thread-safe.
   std::optional<Tensor> sum(std::size_t bucket, std::size_t replica) const;
   /// Same as sum(), but for one variable whose sum is stored separately from its bucket. If
   /// shards_of() is set, returns only the sum of the replica's shard, [count].

@@ -318,7 +318,7 @@ void GpuSums::wait_for_host(std::size_t bucket) {
 std::vector<Elements> GpuSums::repeat(std::size_t bucket) {
   pack_all(bucket);
   start(bucket);
-  if (by_ == SummedBy::kNccl) return {};  // the sum follows later
+  if (by_ == SummedBy::kNccl) return {};  // join() starts the sums
   wait_for_host(bucket);
   std::vector<Elements> partials = buckets_[bucket].partials.sums;
   for (Elements& each : partials) each.count = given_.bucket(bucket).count;

@@ -19,8 +19,8 @@ namespace tutti::internal {
 ///
 /// *By the operation* of the strategy: among the replicas of one process.
 /// *By the hosts* of several workers: the GPUs compute each bucket's partial sums and copy them to
-///   pinned memory during the backward pass. The host waits only for these copies (events), passes
-///   them to the other workers as it does CPU sums, and copies the result to every GPU.
+///   pinned memory during the backward pass. The host waits only for these copies (events), sums
+///   them over the workers like CPU sums, and copies the result to every GPU.
 /// *By NCCL* among the GPUs of several workers: the hosts exchange the counters. Once those of all
 ///   buckets have arrived, all workers have ended their backward pass, so no worker waits in NCCL
 ///   for a failed one. Then the sums are queued in the streams, each after its own gradients.

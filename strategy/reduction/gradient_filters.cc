@@ -105,8 +105,8 @@ constexpr std::size_t kBlock = 2'048;  // in elements; a block and its residuals
 constexpr float kLargestBFloat16 = 3.3895313892515355e38f;
 constexpr float kLargestFloat16 = 65504.0f;
 
-/// Computes wanted = gradient + residual, and limited = wanted clamped to the type's range unless
-/// it is infinite or NaN.
+/// Writes gradient + residual to `wanted`. Writes the same sum, clamped to the type's range if it
+/// is finite, to `limited`.
 void add_residual(float largest, const float* gradient, const float* residual, float* wanted,
                   float* limited, std::size_t count) {
   vectorized([=]() __attribute__((always_inline)) {
@@ -120,7 +120,7 @@ void add_residual(float largest, const float* gradient, const float* residual, f
   });
 }
 
-/// Computes residual = wanted - sent, or 0 if the difference is not finite.
+/// Sets the residual to wanted - sent, or to 0 if the difference is not finite.
 void keep_rest(const float* wanted, const float* sent, float* residual, std::size_t count) {
   vectorized([=]() __attribute__((always_inline)) {
     for (std::size_t i = 0; i < count; ++i) {

@@ -69,7 +69,7 @@ void require_compressible(WireCompression compression, std::span<const Variable>
 /// each thread compresses different elements.
 class Residuals {
  public:
-  /// Sets all residuals to zero.
+  /// Initializes all residuals to zero.
   Residuals(WireCompression compression, const BucketPlan& plan, std::size_t num_replicas);
   WireCompression compression() const { return compression_; }
   /// Calls compress_with_feedback() for `count` elements of a float32 bucket, starting at

@@ -306,7 +306,7 @@ void compare_gradients(const ReplicaServices& services, const std::string& call,
     for (std::size_t b = 1; b < digests.size(); ++b) {
       for (std::size_t a = 0; a < b; ++a) {
         if (!are_copies && components[a] != components[b]) continue;
-        if (digest(a) == digest(b)) break;  // the replicas before b are equal to a
+        if (digest(a) == digest(b)) break;  // earlier replicas were compared with a
         const bool is_shared =
             placement.num_sharers.front() == std::ssize(digests) ||
             (digests.size() == components.size() && components[a] == components[b]);
@@ -380,12 +380,11 @@ void ReplicaReducer::begin(std::span<const Variable> variables) {
 void ReplicaReducer::ready(std::size_t index, const Gradient& gradient) {
   const LocalReplicaContext::CommunicationTimer timer(context_);
   if (!buckets_ || index >= given_.size() || given_[index]) {
-    fail(ErrorCode::kFailedPrecondition,
-         "GradientReducer::ready: expected, between begin() and finish(), each index below ",
-         given_.size(), " exactly once, got ", index,
-         given_.size() <= index ? ""
-         : buckets_             ? " again"
-                                : " outside of them");
+    fail(ErrorCode::kFailedPrecondition, "GradientReducer::ready: index ", index,
+         !buckets_                ? ": called before begin() or after finish()"
+         : index >= given_.size() ? " is out of range"
+                                  : " was already passed",
+         "; expected each index below ", given_.size(), " once, between begin() and finish()");
   }
   check_gradient(buckets_->variable(index), gradient);
   given_[index] = true;

@@ -255,7 +255,7 @@ void ReplicaThreads::run_as_replica_0(Frame& frame, RunPlace place) {
     return;
   }
   {
-    const SeparateTapes no_tapes;  // the threads of the other replicas have no outer tapes, either
+    const SeparateTapes no_tapes;  // because the other replicas' threads have no outer tapes
     {
       MutexLock lock(monitor_.mutex());
       monitor_.enter(0);

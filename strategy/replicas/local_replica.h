@@ -30,7 +30,7 @@ struct ReplicaServices {
   Strategy& strategy;
   std::vector<Device> replica_devices;
   CrossDeviceOps& ops;
-  Mutex& ops_mutex;  // held during calls to `ops`; a sliceable operation sums slices without it
+  Mutex& ops_mutex;  // held during calls to `ops`, except sums of slices by a sliceable operation
   CommunicationOptions communication;
   std::shared_ptr<WorkerTeam> team = nullptr;  // nullptr if this process has all replicas
   /// Called once, by the leader, after all replicas have applied their updates and before any of

@@ -27,7 +27,7 @@ bool ReplicaMonitor::wait(int replica, TimePoint deadline, const std::function<b
   if (turn_ == kNoReplica) pass_turn();
   if (!wait_for_turn(replica, deadline)) {
     static const std::function<bool()> always = [] { return true; };
-    slot.ready = &always;  // after its deadline, the replica continues at its next turn
+    slot.ready = &always;  // past its deadline, the replica resumes at its next turn
     if (turn_ == kNoReplica) pass_turn();
     wait_for_turn(replica, TimePoint::max());
   }
@@ -138,8 +138,8 @@ void Rendezvous::meet(int replica, RendezvousHeader header, void* argument, cons
   Woken woken = Woken::kCompleted;
   std::vector<void*> arguments;
   {
-    // One critical section: in sequential mode, no other replica may run before this one passes the
-    // turn to it.
+    // One critical section, because in sequential mode no other replica may run until this one
+    // passes on its turn.
     MutexLock lock(monitor_.mutex());
     arrive(replica, std::move(header), argument);
     woken = wait_for_others(replica, idle, arguments);

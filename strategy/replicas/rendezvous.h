@@ -111,7 +111,7 @@ struct RendezvousHeader {
   bool matches(const RendezvousHeader& other) const;
   /// Returns the call, such as "all_reduce" or "Variable 'w'.assign_add".
   std::string call() const;
-  /// Returns the text that workers compare, such as "all_gather(axis 0, float32 [*, 3])".
+  /// Returns the string that workers compare, such as "all_gather(axis 0, float32 [*, 3])".
   std::string signature() const;
   /// Returns e.g. "all_reduce(SUM, float32 [2, 3]) at step.cc:41", with the length of each
   /// dimension.
@@ -121,8 +121,8 @@ struct RendezvousHeader {
   std::string text(bool has_all_lengths) const;
 };
 
-/// Work that a replica does while it waits in a rendezvous: slices of gradients, a nested run's
-/// body.
+/// Work that a replica does while it waits in a rendezvous, such as reducing slices of gradients or
+/// running the body of a nested run.
 class IdleWork {
  public:
   virtual ~IdleWork() = default;
@@ -168,9 +168,9 @@ class Rendezvous {
   /// Waits until `ready()` returns true. Used in actions and idle work. Throws kAborted if the run
   /// is aborted, and kDeadlineExceeded, naming `what`, after the timeout.
   void wait(int replica, const std::function<bool()>& ready, std::string_view what);
-  /// Waits until `ready()` returns true, another replica waits in a rendezvous or has ended, or all
-  /// replicas hold back, so it cannot deadlock. Returns ready(); throws kAborted if the run is
-  /// aborted.
+  /// Waits until `ready()` returns true or the timeout expires. To avoid a deadlock, also returns
+  /// if another replica waits in a rendezvous or has ended, or if all replicas hold back. Returns
+  /// ready(); throws kAborted if the run is aborted.
   bool hold_back(int replica, const std::function<bool()>& ready);
   /// Throws kAborted if the run is aborted.
   void check(int replica);
@@ -230,7 +230,7 @@ class Rendezvous {
   std::optional<Error> abort_reason_ TUTTI_GUARDED_BY(monitor_.mutex());
 };
 
-/// Returns the exception's what(), a fixed text if it is not a std::exception, or "" for null.
+/// Returns the exception's what(), a fixed string if it is not a std::exception, or "" for null.
 std::string message_of(const std::exception_ptr& error);
 
 }  // namespace tutti::internal

@@ -45,7 +45,7 @@ void require_cross_replica(const Strategy& strategy, std::string_view who) {
   if (mode->replica && &strategy != &default_strategy()) {
     fail(ErrorCode::kFailedPrecondition, who,
          ": called inside a replica; expected the cross-replica context (outside run or in a "
-         "merge_call); call ReplicaContext::current()");
+         "merge_call); in a replica, use ReplicaContext::current()");
   }
 }
 

@@ -1,4 +1,4 @@
-// Code shared by variables with several components.
+// Base classes and helpers for variables with several components.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -82,7 +82,7 @@ class DistributedStorage : public VariableStorage {
   DistributedStorage(const Shape& shape, DType dtype, VariableOptions options, const void* owner,
                      std::vector<std::unique_ptr<Component>> components);
 
-  /// Returns the replica that calls `method`; nullptr outside run.
+  /// Returns the context of the replica that calls `method`; nullptr outside run().
   LocalReplicaContext* replica(std::string_view method) const {
     return LocalReplicaContext::current(*this, method);
   }
@@ -128,9 +128,9 @@ class ComponentStorage final : public VariableStorage {
 /// "canonical".
 Tensor reduce_values(const ReplicaServices* services, ReduceOp op, std::span<const Tensor> values,
                      Device destination);
-/// Combines the replicas' values by the variable's aggregation (not NONE), like reduce_values().
-/// Throws kInvalidArgument, naming the variable and a remedy, if the values are different integers
-/// and the aggregation is MEAN.
+/// Combines the replicas' values by the variable's aggregation, which must not be NONE. Otherwise
+/// like reduce_values(). Throws kInvalidArgument, naming the variable and a remedy, if the
+/// aggregation is MEAN and the values are integers that differ.
 Tensor aggregate(const VariableStorage& variable, const ReplicaServices* services,
                  std::span<const Tensor> values, Device destination);
 /// Same as aggregate(), but within a traced step, in which each replica has only its own value.

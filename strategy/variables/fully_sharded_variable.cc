@@ -135,8 +135,7 @@ Shards::Kept* Shards::find_kept(Device device) const {
   return found == kept_.end() ? nullptr : found->get();
 }
 
-/// Gathers this process's shards. Casts them one by one, so that only small copies and little
-/// additional memory are needed.
+/// Gathers this process's shards. Casts them one by one, which keeps the temporary copies small.
 void Shards::gather_here(const MutableTensor& to) const {
   auto* place = static_cast<std::byte*>(to.address());
   for (const VariableComponent& each : shards_) {
@@ -274,7 +273,7 @@ void Shards::update(std::span<Component* const> slots, const UpdateRule& rule,
   if (team_) {
     fail(ErrorCode::kUnimplemented, "Variable '", name_, "'.update (", rule.name(),
          "): expected a call in a replica, because the rule uses norms and there are several "
-         "workers; call update() in run");
+         "workers; call update() in run()");
   }
   std::vector<Shards*> all = {this};
   all.insert(all.end(), shards.begin(), shards.end());

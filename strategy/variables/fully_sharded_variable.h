@@ -27,7 +27,7 @@ namespace tutti::internal {
 /// empty gradient if `gradient` is empty.
 Gradient gradient_of_shard(const Gradient& gradient, const Shape& whole, const Shard& shard);
 
-/// First pass of a rule with norms: writes the unscaled step of each element.
+/// First pass of a rule that uses norms: writes the unscaled step of each element.
 class DirectionRule final : public UpdateRule {
  public:
   /// `direction` is memory for as many elements as apply() receives, of the same type.
@@ -41,7 +41,7 @@ class DirectionRule final : public UpdateRule {
   void* const direction_;
 };
 
-/// Second pass of a rule with norms: the gradients are directions, the scalars contain the norms.
+/// Second pass of a rule that uses norms: takes directions as gradients, and norms as scalars.
 class ApplyRule final : public UpdateRule {
  public:
   explicit ApplyRule(const UpdateRule& rule) : rule_(rule) {}
@@ -59,7 +59,7 @@ UpdateScalars scalars_with_norms(const UpdateScalars& scalars, const Tensor& wei
 
 /// Options for a sharded variable: what its replicas do besides owning shards.
 struct ShardUse {
-  bool keeps_whole = false;  // a device keeps a gathered value until the next write
+  bool keeps_whole = false;  // true if devices keep a gathered value until the next write
   bool sums_shards = true;   // see ReplicaShards::sums_shards()
   bool reads_again = false;  // see VariableStorage::released_version()
   /// Workers whose replicas own the other shards; nullptr if all replicas are in this process.
@@ -71,11 +71,11 @@ struct ShardUse {
 /// any shape.
 Tensor elements_of_shard(const Tensor& value, const Shard& shard);
 
-/// Sharded elements of a variable, [count]: one shard per replica, on its device. This object holds
-/// the shards of this process. Shards begin at multiples of 64 bytes and their sizes differ by at
-/// most 64 bytes, so small variables have empty shards. Threads: update_shard() of different
-/// replicas may run concurrently, and so may gather() calls while no shard is written. With other
-/// workers, gather() is collective, one call at a time.
+/// Elements of a variable as an array [count] that is split into one shard per replica, on its
+/// device. This object holds the shards of this process. Shards begin at multiples of 64 bytes and
+/// their sizes differ by at most 64 bytes, so small variables have empty shards. Calls of
+/// update_shard() for different shards may run concurrently, and so may calls of gather() while no
+/// shard is written. With several workers, gather() is collective, one call at a time.
 class Shards final : public Component, public GatheredVariable {
  public:
   /// Creates the elements of a shard, [count], on a device.
@@ -107,7 +107,7 @@ class Shards final : public Component, public GatheredVariable {
   /// Returns the value kept on the device; undefined if the device keeps none that can be cast to
   /// `dtype`.
   Tensor kept(Device device, DType dtype) const;
-  /// Keeps `whole` on all devices that cache values.
+  /// Caches `whole` on all devices that keep gathered values.
   void keep(const Tensor& whole) const;
   /// Sets this process's shards to `elements`, a tensor [count] on the host, in shard order.
   void assign_own(const Tensor& elements);

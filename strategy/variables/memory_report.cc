@@ -1,4 +1,4 @@
-// Implements reports of the bytes of variables, by device and group.
+// Implements reports of the memory use of variables, by device and group.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/variables/memory_report.h"
 
@@ -64,8 +64,8 @@ std::vector<Device> devices_under(VariablePolicy policy, const VariableOptions& 
 
 void require_replicas(std::span<const Device> replica_devices) {
   if (!replica_devices.empty()) return;
-  fail(ErrorCode::kInvalidArgument, "memory report: expected the device of at least one replica, ",
-       "got none");
+  fail(ErrorCode::kInvalidArgument,
+       "memory report: expected at least one replica device, got none");
 }
 
 /// Returns e.g. "4,273,192".

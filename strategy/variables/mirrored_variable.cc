@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // In a replica, a write is a rendezvous: the leader combines the replicas' values and writes every
-// component while the others sleep, so no replica reads a half-written variable.
+// component while the other replicas wait, so no replica reads a half-written variable.
 #include "strategy/variables/mirrored_variable.h"
 
 #include <algorithm>
@@ -234,7 +234,7 @@ void MirroredStorage::scatter(ScatterOp op, const IndexedSlices& slices) {
   const VariableAggregation aggregation = options().aggregation;
   if (!is_linear(op) && aggregation != VariableAggregation::kOnlyFirstReplica) {
     fail(ErrorCode::kUnimplemented, "Variable '", name(), "'.", method,
-         ": not defined inside a replica with aggregation ", aggregation,
+         ": not supported inside a replica with aggregation ", aggregation,
          "; expected ONLY_FIRST_REPLICA; call it outside run");
   }
   Scatter own{&slices};

@@ -56,8 +56,8 @@ class MirroredStorage : public DistributedStorage {
 
  private:
   /// Outside run, or if there is a single replica, calls write(component index) for all components.
-  /// With aggregation NONE, writes only this device's component, and throws kFailedPrecondition
-  /// unless divergence is allowed. Returns false if it did not write, so that the caller must
+  /// With aggregation NONE, only the first replica on a device writes, to the device's component;
+  /// throws kFailedPrecondition unless divergence is allowed. Returns false if the caller must
   /// combine the values of all replicas.
   bool writes_alone(const LocalReplicaContext* context, std::string_view method,
                     const std::function<void(int)>& write);

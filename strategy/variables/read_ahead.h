@@ -1,4 +1,4 @@
-// Gathering of variables from several workers, started before the step reads the values.
+// Read-ahead of variables: gathers from several workers that start before the step reads them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -56,7 +56,7 @@ class ReadAhead {
 
   /// Must be called before each run, after the workers are connected.
   void begin_run();
-  /// Returns the result of start_gather(dtype) for `variable`. Collective.
+  /// Returns the gathered value of `variable`, with elements of type `dtype`. Collective.
   Tensor read(const GatheredVariable& variable, DType dtype);
   /// Must be called before the variable is destroyed.
   void forget(const GatheredVariable& variable);

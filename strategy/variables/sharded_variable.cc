@@ -1,4 +1,4 @@
-// Implements ShardedVariable: a storage that consists of variables.
+// Implements ShardedVariable, whose storage consists of variables.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/variables/sharded_variable.h"
 

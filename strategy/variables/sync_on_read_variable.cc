@@ -144,7 +144,7 @@ void SyncOnReadStorage::assign(AssignOp op, const Tensor& value, ValueOrigin) {
   const bool is_sum = options().aggregation == VariableAggregation::kSum;
   if (is_sum && op != AssignOp::kAssign) {
     fail(ErrorCode::kInvalidArgument, "Variable '", name(), "'.", op,
-         ": not defined outside replicas for an ON_READ variable with aggregation SUM; call "
+         ": not supported outside replicas for an ON_READ variable with aggregation SUM; call "
          "assign()");
   }
   for (int c = 0; c < num_components(); ++c)
@@ -166,7 +166,7 @@ void SyncOnReadStorage::scatter(ScatterOp op, const IndexedSlices& slices) {
   LocalReplicaContext* context = replica(concat(op));
   if (context && num_replicas() > 1) {
     fail(ErrorCode::kUnimplemented, "Variable '", name(), "'.", op,
-         ": not defined inside a replica for an ON_READ variable; call assign() with a computed "
+         ": not supported inside a replica for an ON_READ variable; call assign() with a computed "
          "value");
   }
   for (int c = 0; c < num_components(); ++c) component(c).scatter(op, slices, name());

@@ -1,4 +1,4 @@
-// Replacement for XlaSteps in builds without XLA.
+// Stub of XlaSteps for builds without XLA.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/xla/xla_steps.h"
 #include "tutti/core/error.h"

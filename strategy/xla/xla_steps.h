@@ -1,4 +1,4 @@
-// Steps of replicas as XLA programs, traced while their functions run, then compiled and executed.
+// Replica steps as XLA programs: traced while the step function runs, then compiled and executed.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,5 @@
-// Formulas of elementwise operations, shared by all kernels, so that they give the same bits.
+// Formulas of elementwise operations, shared by all kernels, so that their results are
+// bit-identical.
 // SPDX-License-Identifier: Apache-2.0
 //
 // The formulas are constexpr because GPU kernels (tensor/cuda/) call them, and templates because

@@ -141,7 +141,7 @@ void batch_norm_grad(const KernelArgs& args) {
   });
 }
 
-// Local response normalisation. It does not use oneDNN, whose kernel is a plain loop.
+// Local response normalisation. oneDNN is not used, because its kernel is a plain loop.
 //
 // Pixels are processed in blocks. The summands of a pixel (one per channel) are stored in a row
 // with `radius` zeros at either end, so that window sums need no bounds checks: they add the same
@@ -152,7 +152,7 @@ void batch_norm_grad(const KernelArgs& args) {
 // Number of floats in the padded rows of a block. The four arrays of a block fit into the L1 cache.
 constexpr std::size_t kBlockFloats = 1536;
 
-/// Computes power[i] = base[i]^-beta, without calling pow for the usual exponents.
+/// Computes power[i] = base[i]^-beta, without calling std::pow for common exponents.
 [[gnu::always_inline]] inline void negative_powers(const float* __restrict base, std::size_t count,
                                                    double beta, float* __restrict power) {
   if (beta == 0.5) {

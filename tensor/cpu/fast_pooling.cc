@@ -44,7 +44,7 @@ struct Window {
   }
   std::int64_t size() const { return rows * columns; }
   std::int64_t top, left, rows, columns;
-  std::int64_t below;  // offset of this window's share of the input of the next output row
+  std::int64_t below;  // offset of this window's share of the next output row's input
 };
 
 /// Calls body(i, offset) for each row i of the window; `offset` is the row's offset in the image.
@@ -58,8 +58,8 @@ template <class Body>
   }
 }
 
-/// Prefetches this window's share of the input of the next output row, because hardware prefetchers
-/// do not predict the jumps between the rows of a window. Together, the windows of one output row
+/// Prefetches this window's share of the next output row's input, because hardware prefetchers do
+/// not predict the jumps between the rows of a window. Together, the windows of one output row
 /// prefetch the next `stride_h` rows of the image.
 [[gnu::always_inline]] inline void fetch_ahead(const Geometry& g, const float* x, std::int64_t n,
                                                const Window& window) {

@@ -17,8 +17,8 @@ namespace tutti::internal {
 
 namespace {
 
-// Number of columns folded at once, chosen so that kFoldLanes rows of this length fit into the
-// first-level cache.
+// Number of columns folded at once, chosen so that kFoldLanes rows of this length fit into the L1
+// cache.
 constexpr std::int64_t kTile = 64;
 
 struct Extents {

@@ -1,8 +1,8 @@
 // e^x and the hyperbolic tangent of floats, in a form that compilers vectorize.
 // SPDX-License-Identifier: Apache-2.0
 //
-// The C library needs a call per element, and the bits of its results depend on its version. Types
-// other than float use the C library; GPU kernels use CUDA's functions.
+// The C library needs a call per element, and its results differ between versions. Types other than
+// float use the C library; GPU kernels use CUDA's functions.
 #pragma once
 
 #include <bit>
@@ -18,7 +18,7 @@ namespace tutti::internal {
 [[gnu::always_inline]] constexpr float vector_exp(float x) {
   constexpr float kLog2E = 1.44269504088896341f;
   constexpr float kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;  // n * kLn2High is exact
-  constexpr float kToInteger = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  constexpr float kToInteger = 12582912.0f;  // 1.5 * 2^23; the addition rounds to an integer
   // NaN becomes -104 here, because its conversion to an integer would be undefined.
   const float bounded = x > -104.0f ? (x < 89.0f ? x : 89.0f) : -104.0f;
   const float n = (bounded * kLog2E + kToInteger) - kToInteger;

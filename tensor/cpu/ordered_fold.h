@@ -1,5 +1,5 @@
 // Order in which the CPU's reductions combine elements. The order depends only on the number of
-// elements, so equal elements always give equal bits.
+// elements, so equal elements always give bit-identical results.
 // SPDX-License-Identifier: Apache-2.0
 //
 // A sequence is divided into blocks of kFoldBlock elements. Within a block, element i belongs to

@@ -13,7 +13,7 @@ namespace tutti::internal {
 // A kernel may throw Error; dispatch() prepends the operation and the caller's line to its message,
 // as in "gather at train.cc:41: ".
 
-// tensor/cpu/reference/: slow, plain loops.
+// Reference kernels in tensor/cpu/reference/: simple, slow loops.
 void register_elementwise_kernels(KernelTable& table);
 void register_reduction_kernels(KernelTable& table);
 void register_shape_kernels(KernelTable& table);
@@ -23,13 +23,13 @@ void register_normalization_reference_kernels(KernelTable& table);
 void register_softmax_reference_kernels(KernelTable& table);
 void register_attention_reference_kernels(KernelTable& table);
 
-// tensor/cpu/: loops that the compiler vectorizes.
+// Kernels in tensor/cpu/: loops that the compiler vectorizes.
 void register_fast_elementwise_kernels(KernelTable& table);
 void register_fast_reduction_kernels(KernelTable& table);
 void register_fast_image_kernels(KernelTable& table);
 void register_fast_normalization_kernels(KernelTable& table);
 
-// tensor/cpu/onednn/: only in builds with oneDNN.
+// Kernels in tensor/cpu/onednn/, which exist only in builds with oneDNN.
 void register_onednn_kernels(KernelTable& table);
 void register_onednn_attention_kernels(KernelTable& table);
 /// Returns oneDNN's version and the instruction set that it uses here, such as "oneDNN 2.6.3,

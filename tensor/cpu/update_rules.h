@@ -273,8 +273,8 @@ void visit_update_formula(DeviceRuleId id, const Visitor& visitor) {
        static_cast<int>(id));
 }
 
-/// Applies a rule to elements in host memory. If `direction` is given, a rule with norms runs its
-/// first pass, which writes `direction`; otherwise it runs its second pass. Errors name `who`.
+/// Applies a rule to elements in host memory. If `direction` is given, a rule that uses norms runs
+/// its first pass, which writes `direction`; otherwise it runs its second pass. Errors name `who`.
 void update_on_host(std::string_view who, const DeviceRule& rule, const UpdateArgs& args,
                     void* direction);
 

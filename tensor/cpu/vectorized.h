@@ -39,7 +39,8 @@ template <class Body>
 #endif
 
 /// Calls body(), a lambda marked [[gnu::always_inline]] so that its loops are compiled once per
-/// instruction set. No version fuses a multiplication and an addition, so all give the same bits.
+/// instruction set. No version fuses a multiplication and an addition, so all give bit-identical
+/// results.
 template <class Body>
 void vectorized(const Body& body) {
 #if defined(__x86_64__)
@@ -62,7 +63,7 @@ void vectorized(const Body& body) {
 /// see the copy after finish_copies(). Thread-safe.
 void copy_past_caches(std::byte* to, const std::byte* from, std::size_t count);
 
-/// Orders later stores of this thread after its copies.
+/// Makes this thread's copies visible before its later stores.
 void finish_copies();
 
 }  // namespace tutti::internal

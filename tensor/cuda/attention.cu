@@ -275,8 +275,8 @@ void forward(const KernelCall& call) {
 //
 // No two blocks add to the same element: the gradients of queries, keys and values are computed in
 // separate launches. This takes 8 products of tiles; 5 would suffice if blocks added to each
-// other's rows, in any order. In return, the bits depend only on the sizes, and a block needs
-// registers for only one gradient.
+// other's rows, in any order. In return, the order of additions depends only on the sizes, and a
+// block needs registers for only one gradient.
 
 /// Writes to means[i] the sum of weight * gradient over query i's attention weights.
 template <class T>
@@ -303,8 +303,8 @@ struct GradientInputs {
 };
 enum class GradientOf { kQuery, kKey, kValue };
 
-/// Computes the weights for weighted sums of another matrix's rows. `scores` has a row per query
-/// and a column per key for kQuery, and vice versa for kKey and kValue.
+/// Computes the weights with which a gradient sums the rows of another matrix. `scores` has a row
+/// per query and a column per key for kQuery, and vice versa for kKey and kValue.
 template <GradientOf of, class T, class N = Number<T>>
 __device__ __forceinline__ void weigh(const Extent& extent, const GradientInputs<T>& in,
                                       std::int64_t head, std::int64_t first_query,

@@ -1,4 +1,4 @@
-// GPUs of the CUDA runtime, and logical devices on them: streams, events, memory, captures.
+// GPUs of the CUDA runtime, and their logical devices: streams, events, memory, captures.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/cuda/backend.h"
 
@@ -78,7 +78,7 @@ void EventPool::give_back(cudaEvent_t event, bool timed) noexcept {
   }
 }
 
-/// An event that returns to the pool when destroyed.
+/// Event that returns its CUDA event to the pool on destruction.
 class Event final : public DeviceEvent {
  public:
   Event(std::shared_ptr<EventPool> pool, bool timed)
@@ -145,7 +145,7 @@ class Graph {
     const cudaError_t status = cudaGraphInstantiate(&executable_, captured, 0);
     (void)cudaGraphDestroy(captured);
     check(status, "cudaGraphInstantiate");
-    // Uploads now, so that the first launch need not.
+    // Uploads the graph now, so that the first launch does not have to.
     check(cudaGraphUpload(executable_, stream_), "cudaGraphUpload");
   }
   /// Does not stop launches in progress.
@@ -288,7 +288,7 @@ class Context final : public DeviceContext {
   }
 
   // Relaxed mode: several threads put work into the participating streams, memory may be allocated
-  // meanwhile (cudaMalloc belongs to no stream), and any thread may end the capture.
+  // meanwhile (cudaMalloc is not a stream operation), and any thread may end the capture.
   void begin_capture() override {
     gpu_.use([this] {
       check(cudaStreamBeginCapture(compute_stream(), cudaStreamCaptureModeRelaxed),

@@ -21,7 +21,7 @@ struct Inputs {
   int count;
 };
 
-struct Mean {};  // Add, then a division
+struct Mean {};  // adds, then divides
 
 template <class F>
 using Step = std::conditional_t<std::is_same_v<F, Mean>, internal::Add, F>;

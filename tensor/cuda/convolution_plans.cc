@@ -1,4 +1,4 @@
-// Convolutions in cuDNN's graph API: their descriptors, and the engine that computes each.
+// Convolutions with cuDNN's graph API: descriptors, and the choice of an engine.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/cuda/convolution_plans.h"
 
@@ -17,7 +17,7 @@ namespace {
 using Dims = std::array<std::int64_t, 4>;
 
 /// Describes a tensor stored as [outer, height, width, channels]. cuDNN's dimensions are [outer,
-/// channels, height, width]; the strides give the order.
+/// channels, height, width]; the strides define the order in memory.
 BackendDescriptor tensor(std::int64_t id, DType dtype, const Dims& shape, std::int64_t alignment) {
   const auto& [outer, height, width, channels] = shape;
   const Dims dims{outer, channels, height, width};

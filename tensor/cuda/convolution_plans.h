@@ -1,4 +1,4 @@
-// Convolutions in cuDNN's graph API: their descriptors, and the engine that computes each.
+// Convolutions with cuDNN's graph API: descriptors, and the choice of an engine.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -74,7 +74,7 @@ struct ConvolutionGraph {
   BackendDescriptor x, filter, y, window, operation, graph;
 };
 
-// Choice of a cuDNN engine, made once per convolution problem (by measuring, on request).
+// Choice of a cuDNN engine, once per convolution problem; by measurement if requested.
 
 /// Device addresses of a convolution's tensors, including its result.
 struct ConvolutionData {
@@ -97,7 +97,7 @@ struct ConvolutionTarget {
 };
 
 /// Returns the first `count` plans in cuDNN's order that `options` allow and that need at most
-/// `max_workspace_bytes`. If no plan qualifies, stores in `reason` why the last one was refused.
+/// `max_workspace_bytes`. If no plan qualifies, stores in `reason` why the last one was rejected.
 std::vector<ConvolutionPlan> supported_plans(const ConvolutionGraph& graph, DType dtype,
                                              const ConvolutionTarget& target,
                                              const MathOptions& options, std::size_t count,

@@ -1,8 +1,8 @@
 // Operations with indices: one_hot, gather, scatter_rows.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A kernel cannot throw: out-of-range indices gather zeros and scatter nothing, as in tf on GPUs
-// (docs/deviations.md).
+// A kernel cannot throw: for out-of-range indices, gather returns zeros and scatter does nothing,
+// as in tf on GPUs (docs/deviations.md).
 #include <array>
 #include <cstring>
 
@@ -89,9 +89,9 @@ void gather(const KernelCall& call) {
 }
 
 /// If `mine` is the first position whose index is `row`, calls body(position) for every such
-/// position, in order, and returns true. Otherwise returns false: another block handles the row, so
-/// the bits are reproducible. For up to about 100,000 positions, comparing all pairs costs less
-/// than sorting. All threads of the block must call this function.
+/// position, in order, and returns true. Otherwise returns false: another block handles the row.
+/// The order of additions is therefore fixed. For up to about 100,000 positions, comparing all
+/// pairs costs less than sorting. All threads of the block must call this function.
 template <class Body>
 __device__ __forceinline__ bool for_each_of_row(const Indices& indices, std::int64_t mine,
                                                 std::int64_t row, const Body& body) {

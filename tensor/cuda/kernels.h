@@ -1,5 +1,5 @@
-// Kernels: arguments of a call, the table, and the registration functions of all files (called in
-// backend.cc).
+// CUDA kernels: call arguments, the kernel table, and the registration functions of all files
+// (called in backend.cc).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -9,7 +9,7 @@
 namespace tutti::cuda {
 namespace {
 
-/// Input x as [pixels, channels], and the attributes as numbers.
+/// Input x, viewed as [pixels, channels], and the attributes, converted to type N.
 template <class N>
 struct Window {
   explicit Window(const KernelCall& call)

@@ -2,7 +2,8 @@
 // row of logits.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A kernel cannot throw, so an invalid label gives NaN, as in tf on GPUs (docs/deviations.md).
+// A kernel cannot throw, so the loss of an invalid label is NaN, as in tf on GPUs
+// (docs/deviations.md).
 #include <cmath>
 #include <limits>
 

@@ -26,15 +26,15 @@ inline std::uintptr_t alignment_of(const void* pointer, std::uintptr_t most) {
   return address == 0 ? most : std::min(most, address & (~address + 1));
 }
 
-class ConvolutionPlans;  // convolution_plans.h
-class MatrixPlans;       // matrix_product.h
+class ConvolutionPlans;  // defined in convolution_plans.h
+class MatrixPlans;       // defined in matrix_product.h
 
 /// Options for matrix products and convolutions.
 struct MathOptions {
   /// If true, computes float32 products on tensor cores, with a 10-bit fraction (TUTTI_TF32=1).
   bool allow_tf32 = false;
-  /// If true, uses only convolutions that give the same bits each time (TUTTI_CUDNN_DETERMINISTIC=0
-  /// allows any).
+  /// If true, uses only convolutions whose results are the same in each run
+  /// (TUTTI_CUDNN_DETERMINISTIC=0 allows any).
   bool deterministic = true;
   /// Number of convolution plans to measure per problem, of which the fastest is kept;
   /// TUTTI_CUDNN_TUNE=1 sets it to 8. 0 and 1 use cuDNN's first plan without measuring.

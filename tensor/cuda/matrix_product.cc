@@ -19,7 +19,7 @@ namespace tutti::cuda {
 
 namespace {
 
-constexpr std::size_t kMaxWorkspaceBytes = std::size_t{32} << 20;  // NVIDIA's advice for Hopper
+constexpr std::size_t kMaxWorkspaceBytes = std::size_t{32} << 20;  // recommended for Hopper
 constexpr std::int64_t kMaxBatch = 65'535;                         // limit on a grid's z dimension
 
 /// Owner of a cuBLASLt descriptor.
@@ -146,7 +146,7 @@ struct MatrixPlan {
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_for_cublas(p.a));
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_for_cublas(p.c));
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_for_cublas(p.c));
-    if (is_half(p.dtype)) {  // parts of a sum are added in float32, not rounded to 16 bits
+    if (is_half(p.dtype)) {  // partial sums are added in float32, not in 16 bits
       set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
           std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
     }

@@ -1,4 +1,4 @@
-// Matrix products on cuBLASLt: row-major matrices, batches, a bias in the same pass.
+// Row-major, batched matrix products with cuBLASLt, with an optional bias in the same pass.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

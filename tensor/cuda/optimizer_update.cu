@@ -5,9 +5,9 @@
 // nvcc may contract a * b + c here, so GPU results may not be bit-identical to CPU results. All
 // elements of a variable are updated by the same code.
 //
-// With norms, the first launch adds squares block by block, the second adds the blocks of each
-// variable, and the third changes the weights. Directions are computed twice instead of being
-// stored.
+// For rules that use norms, the first launch sums squares per block, the second adds the block sums
+// of each variable, and the third changes the weights. Directions are computed twice instead of
+// being stored.
 #include "tensor/cpu/update_rules.h"
 #include "tensor/cuda/batches.h"
 #include "tensor/cuda/kernels.h"
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-// Rules with norms.
+// Rules that use norms.
 
 /// Returns the partial sums of squares: a pair (weights, directions) per thread block. add_norms()
 /// later overwrites the first pair with the sums over the whole variable.

@@ -1,4 +1,4 @@
-// Cumulative sums, and the largest elements of each row.
+// Cumulative sums and top_k.
 // SPDX-License-Identifier: Apache-2.0
 #include <limits>
 

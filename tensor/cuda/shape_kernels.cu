@@ -112,7 +112,7 @@ void register_shape_kernels(KernelTable& table) {
   table.set(OpId::kReverse, kAllDTypes, reverse);
 }
 
-// Filling of a tensor with one value.
+// Fills a tensor with one value.
 
 namespace {
 

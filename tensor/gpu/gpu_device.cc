@@ -399,13 +399,13 @@ void GpuDevice::flush_updates() {
 int GpuDevice::count() { return static_cast<int>(logical_gpus().size()); }
 const std::string& GpuDevice::why_none() { return gpu_unavailable_reason(); }
 
-// Waits for events that may never happen.
+// Waiting for events that may never complete.
 
 namespace {
 
 constexpr auto kPause = std::chrono::microseconds(50);
 constexpr int kPollsBeforePause = 500;  // these polls take a few hundred microseconds
-constexpr int kPollsOfCheck = 25;       // number of polls per check, before polling starts to pause
+constexpr int kPollsOfCheck = 25;       // number of polls per check, until polling starts to pause
 
 void check_all(const PeerWatch::List& works) {
   for (const auto& work : works) work->check();

@@ -36,7 +36,7 @@ std::optional<std::vector<int>> visible_devices(const std::optional<std::string>
   if (mask->starts_with("GPU-") || mask->starts_with("MIG-")) return {};
   std::istringstream entries(*mask);
   for (std::string entry; std::getline(entries, entry, ',');) {
-    // CUDA parses the list as strtol does: it ignores leading blanks and text after the digits.
+    // CUDA parses the list like strtol: it ignores leading blanks and text after the digits.
     char* end = nullptr;
     const long index = std::strtol(entry.c_str(), &end, 10);
     if (end == entry.c_str() || index < 0 || index >= num_devices) break;
@@ -459,7 +459,7 @@ const std::vector<LogicalGpu>& logical_gpus() {
   if (replaced()) return replaced()->gpus;
   const Found& found = found_gpus();
   if (found.required && found.gpus.empty()) {
-    fail(ErrorCode::kUnavailable, "TUTTI_CUDA=require: no GPU: ", found.reason);
+    fail(ErrorCode::kUnavailable, "TUTTI_CUDA=require, but there is no GPU: ", found.reason);
   }
   return found.gpus;
 }

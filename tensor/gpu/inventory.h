@@ -42,9 +42,9 @@ std::vector<std::string> describe_peers(const DeviceBackend& backend);
 /// Returns the lines of the three functions above, in the order in which they are logged.
 std::vector<std::string> describe(const DeviceBackend& backend, std::span<const LogicalGpu> gpus);
 
-// Opens the module that provides the GPUs.
+// Opening the module that provides the GPUs.
 
-/// TUTTI_CUDA=off|auto|require.
+/// Values of TUTTI_CUDA: off, auto and require.
 enum class CudaMode { kOff, kAuto, kRequire };
 
 struct BackendRequest {
@@ -78,7 +78,8 @@ LoadedBackend explain_failure(const std::string& module, const std::string& why,
 /// Searches for the libraries as the module does: first on the system's library path, then in the
 /// folders of this build's CUDA.
 std::vector<FoundLibrary> find_libraries(std::span<const std::string> names);
-/// Returns the libraries that this build's module needs: "libcudart.so.13", ... Empty without CUDA.
+/// Returns the libraries that this build's module needs: "libcudart.so.13", ...; empty if the build
+/// has no CUDA.
 std::vector<std::string> needed_libraries();
 /// Returns the paths at which this build's module may be found, in search order.
 std::vector<std::string> module_candidates();

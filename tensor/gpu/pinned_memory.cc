@@ -62,7 +62,7 @@ void PinnedRing::wait_for_oldest() {
 }
 
 void PinnedRing::drop_done() {
-  constexpr int kMost = 2;  // more than place() adds per call, so that few pieces remain
+  constexpr int kMost = 2;  // place() adds one piece per call, so few pieces remain
   for (int i = 0; i < kMost && !pieces_.empty(); ++i) {
     if (pieces_.front().copied && !pieces_.front().copied->is_done()) return;
     pieces_.pop_front();
@@ -143,7 +143,7 @@ void Uploads::wait_until_unused(DeviceContext& context, std::byte* buffer) {
       unused_after_.erase(found);
     }
   }
-  // Work of the previous owner may still use newly allocated memory.
+  // Newly allocated memory may still be in use by work of its previous owner.
   if (!unused) unused = context.record(StreamId::kCompute);
   context.wait(StreamId::kCopy, *unused);
 }

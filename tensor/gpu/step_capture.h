@@ -18,7 +18,7 @@
 
 namespace tutti {
 
-/// Memory of a captured graph. Each launch uses the addresses of the capture, so the capture
+/// Memory of a captured graph. Launches reuse the addresses of the capture, so the capture
 /// allocates device memory from this object and returns freed memory to it. Later operations of the
 /// capture may reuse that memory; other work may not. Owned by the graph; memory that tensors still
 /// hold outlives it. Thread-safe for threads that take part in the capture.
@@ -109,8 +109,8 @@ class StepCapture {
     GraphMemoryScope memory_;
   };
 
-  /// Ends the capture. The work has not been done yet: launch() does it, for the captured step and
-  /// all later ones. Throws kFailedPrecondition if the work cannot be captured.
+  /// Ends the capture. The captured work has not run yet: launch() runs it, for the captured step
+  /// and for all later steps. Throws kFailedPrecondition if the work cannot be captured.
   void end();
 
   /// Runs the `prepare` effects of all replicas, before a replay is launched.
@@ -119,7 +119,8 @@ class StepCapture {
   /// `context` and on each replica's number.
   void launch(const RandomContext& context);
   void commit();
-  /// Returns true if the step draws random numbers; only then does the context matter.
+  /// Returns true if the step draws random numbers. Otherwise, its results do not depend on the
+  /// context.
   bool draws() const;
 
  private:

@@ -20,8 +20,8 @@ using namespace internal;
 void check_filter(std::string_view operation, const Operand& x, const Shape& filter,
                   const char* expected) {
   if (filter.rank() == 4) return;
-  fail(ErrorCode::kInvalidArgument, who(operation, x.where), ": expected a filter ", expected,
-       ", got ", filter);
+  fail(ErrorCode::kInvalidArgument, who(operation, x.where), ": expected a filter of shape ",
+       expected, ", got ", filter);
 }
 
 void check_dilation(OpId op, const Operand& x, std::int64_t h, std::int64_t w) {
@@ -149,7 +149,7 @@ void check_pair(std::string_view operation, OpId op, const Operand& x, const Ope
     fail_as(operation, x, "expected an input [batch, height, width, channels], got ", x.shape());
   }
   if (filter.shape().rank() != 4) {
-    fail_as(operation, x, "expected a filter ", layout, ", got ", filter.shape());
+    fail_as(operation, x, "expected a filter of shape ", layout, ", got ", filter.shape());
   }
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 using namespace internal;
 
-/// Returns value(0), value(1), ... of type `Number`, converted to `dtype` as cast() does.
+/// Returns value(0), value(1), ... of type `Number`, converted to `dtype` as by cast().
 template <class Number, class Function>
 Tensor counted(std::int64_t count, DType dtype, Device device, Function value) {
   if (const auto traced = traced_tensor({{count}, dtype}, device)) return *traced;
@@ -39,7 +39,8 @@ void require_count(const char* name, std::int64_t count) {
 Tensor range_of(std::int64_t start, std::int64_t stop, std::int64_t step, DType dtype,
                 Device device) {
   require_step(step != 0);
-  // The distance between two int64 values may need 64 bits, so it is computed as unsigned.
+  // The distance between two int64 values may need all 64 bits, so it is computed as an unsigned
+  // number.
   const std::int64_t low = step > 0 ? start : stop, high = step > 0 ? stop : start;
   const std::uint64_t distance = static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low);
   const std::uint64_t stride = step > 0 ? static_cast<std::uint64_t>(step)

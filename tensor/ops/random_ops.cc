@@ -42,8 +42,8 @@ T largest_below(double limit) {
 }
 
 // Calls value(i) for every element, starting with i = `first`. 16-bit elements that would round up
-// to `limit` become the largest value below it. Runs on the host, so that a key gives the same bits
-// on all devices.
+// to `limit` become the largest value below it. Runs on the host, so that equal keys yield
+// bit-identical tensors on all devices.
 template <class Function>
 Tensor filled(const char* who, std::uint64_t first, const Shape& shape, DType dtype, Device device,
               const Function& value, double limit = std::numeric_limits<double>::infinity()) {
@@ -159,7 +159,7 @@ Tensor dropout(const Operand& x, double rate, const RandomKey& key) {
 
 RandomKey next_random_key() {
   const RandomContext& context = current_random_context();
-  // Layers use small numbers as call sites, so this call site differs from all of them.
+  // Layers identify their call sites by small numbers; this number differs from all of them.
   const std::uint64_t call = next_call_ordinal(~std::uint64_t{0});
   return {context.seed, kUserPurpose, context.step, context.replica, call};
 }

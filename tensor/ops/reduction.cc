@@ -1,4 +1,4 @@
-// Reductions over axes; cumulative sums, largest elements and sorting along an axis.
+// Reductions over axes; cumulative sums and products, top_k and sorting along an axis.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/reduction.h"
 
@@ -161,7 +161,7 @@ Tensor reduce_logsumexp(const Operand& x, ReduceOptions options) {
   return dropped(x, log(sum) + base, options, OpId::kReduceMax);
 }
 
-// Cumulative sums and products, largest elements, and sorting.
+// Cumulative sums and products, top_k, and sorting.
 
 Tensor cumulative_sum(const Operand& x, CumulativeSumOptions options) {
   constexpr OpId op = OpId::kCumulativeSum;

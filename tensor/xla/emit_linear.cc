@@ -68,7 +68,7 @@ Hlo groups_moved_to_inputs(const Hlo& filter, std::int64_t groups) {
   return text.reshape(text.transpose(parts, permutation), {s[0], s[1], groups * s[2], out});
 }
 
-/// Returns the padding with which windows of stride 1 over a dilated gradient give `size` elements.
+/// Returns the padding for which windows of stride 1 over a dilated gradient yield `size` elements.
 HloPadding padding_of_transposed(std::int64_t size, std::int64_t dilated, std::int64_t window,
                                  std::int64_t pad_before) {
   const std::int64_t low = window - 1 - pad_before;

@@ -143,7 +143,7 @@ Hlos running_sum(HloText& text, const OpCall& call, HloInputs in) {
   if (length == 0) return {in[0]};
   HloWindow window = HloWindow::of_one_element(in[0].shape.rank());
   window.size[axis] = length;
-  // Exclusive: the window is moved by one, so that it does not contain the element itself.
+  // For an exclusive sum, the window is shifted by one, so that it excludes the element itself.
   const std::int64_t near = attributes.exclusive ? length : length - 1;
   const std::int64_t far = attributes.exclusive ? -1 : 0;
   window.padding[axis] = attributes.reverse ? std::pair{far, near} : std::pair{near, far};

@@ -1,4 +1,4 @@
-// Operations that move elements, in StableHLO.
+// StableHLO emitters for operations that move elements.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/xla/emitters.h"
 

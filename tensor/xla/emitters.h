@@ -35,7 +35,7 @@ std::array<std::int64_t, 4> words_of_key(const RandomKey& key);
 std::vector<Hlo> emit_update(const DeviceRule& rule, std::span<const Hlo> values,
                              const Hlo& gradient, const Hlo& constants);
 
-/// Emitters by operation.
+/// Table of emitters, indexed by operation.
 class HloEmitters {
  public:
   void set(OpId op, HloEmitter emitter) { emitters_[static_cast<std::size_t>(op)] = emitter; }

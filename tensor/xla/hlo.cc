@@ -326,7 +326,7 @@ Hlo HloText::dot(const Hlo& a, const Hlo& b, std::initializer_list<std::int64_t>
   const std::string batches =
       batch_a.size() == 0 ? std::string()
                           : concat("batching_dims = ", list(batch_a), " x ", list(batch_b), ", ");
-  // HIGHEST: float32 stays float32 where the device would otherwise round to 16 bits.
+  // With HIGHEST, devices that would otherwise round float32 operands to 16 bits do not.
   return line(shape, a.type, "stablehlo.dot_general ", a.name(), ", ", b.name(), ", ", batches,
               "contracting_dims = [", std::to_string(contract_a), "] x [",
               std::to_string(contract_b), "], precision = [HIGHEST, HIGHEST] : (", type_of(a), ", ",

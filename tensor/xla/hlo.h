@@ -1,4 +1,4 @@
-// StableHLO as text, written value by value.
+// Writes StableHLO text, one value at a time.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -50,7 +50,7 @@ struct Hlo {
 struct HloPadding {
   std::int64_t low = 0, high = 0, interior = 0;
 };
-/// Window of reduce_window() and select_and_scatter(), by axis.
+/// Window of reduce_window() and select_and_scatter(), with one entry per axis.
 struct HloWindow {
   /// Returns a window of one element, with strides of 1 and no padding.
   static HloWindow of_one_element(int rank) {
@@ -115,8 +115,8 @@ class HloText {
   /// maximum in its window.
   Hlo select_and_scatter(const Hlo& x, const Hlo& dy, const HloWindow& window);
 
-  /// Multiplies and sums over the given axes. Results have the batch axes, then those of a, then
-  /// those of b.
+  /// Sums products over the contracted axes. The result has the batch axes, then the remaining axes
+  /// of a, then those of b.
   Hlo dot(const Hlo& a, const Hlo& b, std::initializer_list<std::int64_t> batch_a,
           std::initializer_list<std::int64_t> batch_b, std::int64_t contract_a,
           std::int64_t contract_b, const Shape& shape);
@@ -134,8 +134,8 @@ class HloText {
 
  private:
   Hlo next(const Shape& shape, HloType type) { return {this, next_++, shape, type}; }
-  /// Appends a line, "%5 = ", the parts of an operation and the type of its result; returns the
-  /// result.
+  /// Appends a line that consists of a name ("%5 = "), the parts of an operation and the type of
+  /// its result. Returns the result.
   template <class... Parts>
   Hlo line(const Shape& shape, HloType type, const Parts&... parts);
   std::string region(std::string_view by, HloType type);
@@ -167,7 +167,7 @@ inline Hlo operator!(const Hlo& x) { return hlo_op("not", x); }
 inline Hlo& operator+=(Hlo& a, const Hlo& b) { return a = a + b; }
 inline Hlo& operator-=(Hlo& a, const Hlo& b) { return a = a - b; }
 
-// Functions that formulas call.
+// Functions called by the formulas for numbers.
 inline Hlo sqrt(const Hlo& x) { return hlo_op("sqrt", x); }
 inline Hlo exp(const Hlo& x) { return hlo_op("exponential", x); }
 inline Hlo exp_of(const Hlo& x) { return hlo_op("exponential", x); }

@@ -88,7 +88,7 @@ struct PjrtErrorCodeFields {
 struct PjrtNoFields {
   std::int64_t unused = 0;
 };
-/// An option, stored in arrays. `type`: 0 text, 1 number.
+/// Named option, an element of an array. `type`: 0 string, 1 integer.
 struct PjrtNamedValue {
   std::size_t struct_size = 56;
   void* extension_start = nullptr;
@@ -168,7 +168,7 @@ struct PjrtExecutableSizeFields {
   PjrtExecutableHandle* executable = nullptr;
   std::size_t size = 0;
 };
-/// A serialized executable; `bytes` belong to `owner`, which `destroy_owner` destroys.
+/// A serialized executable. `owner` owns `bytes`; `destroy_owner` destroys `owner`.
 struct PjrtSerializeFields {
   const PjrtExecutableHandle* executable = nullptr;
   const char* bytes = nullptr;

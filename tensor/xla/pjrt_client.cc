@@ -96,7 +96,7 @@ namespace {
 
 constexpr std::size_t kTableBegin = sizeof(PjrtApi);
 
-/// Converts absl's codes, which equal ours except for three that tutti does not have.
+/// Converts an absl status code. The codes equal tutti's, except for three that tutti lacks.
 ErrorCode code_of(std::int64_t code) {
   switch (static_cast<int>(code)) {  // the upper 32 bits are padding
     case 2:
@@ -124,8 +124,7 @@ PjrtPlugin::PjrtPlugin(const std::string& path) : path_(path) {
   const auto get = reinterpret_cast<const PjrtApi* (*)()>(dlsym(library, "GetPjrtApi"));
   if (!get) {
     fail(ErrorCode::kUnavailable, path,
-         " is not a PJRT plugin: it has no symbol GetPjrtApi; expected the path of a plugin in "
-         "TUTTI_PJRT_PLUGIN");
+         " is not a PJRT plugin: it has no symbol GetPjrtApi; set TUTTI_PJRT_PLUGIN to a plugin");
   }
   api_ = get();
   constexpr auto kLast = static_cast<std::size_t>(PjrtFunction::kBufferToHostBuffer);
@@ -243,7 +242,7 @@ namespace {
 
 constexpr std::chrono::seconds kPatience{30};
 
-/// Creates a client and exits, in the child process. The plugin writes its errors to `report`.
+/// Runs in the child process: creates a client and exits. The plugin writes errors to `report`.
 [[noreturn]] void create_and_exit(const std::function<void()>& create, int report) {
   const rlimit no_core{0, 0};
   setrlimit(RLIMIT_CORE, &no_core);

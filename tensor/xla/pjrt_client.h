@@ -38,9 +38,9 @@ class PjrtPlugin {
   /// cannot be read.
   const std::string& file_hash() const;
 
-  /// Calls a function of the plugin and returns its argument fields, which the function may have
-  /// filled in. Throws the plugin's error, prefixed with `who`, and kUnimplemented if the plugin
-  /// has no such function.
+  /// Calls a function of the plugin and returns its argument fields, including its outputs. Throws
+  /// the plugin's error, prefixed with `who`, and kUnimplemented if the plugin has no such
+  /// function.
   template <class Fields>
   Fields call(PjrtFunction function, const Fields& fields, const char* who) const {
     PjrtArguments<Fields> arguments{.fields = fields};
@@ -77,7 +77,7 @@ class PjrtPlugin {
 
 class PjrtClient;
 
-/// Buffer on one device. Its elements are row-major from the program's point of view. Thread-safe.
+/// Buffer on one device. Programs see its elements in row-major order. Thread-safe.
 class PjrtBuffer {
  public:
   PjrtBuffer(const PjrtClient& client, PjrtBufferHandle* handle)
@@ -126,7 +126,7 @@ class PjrtExecutable {
 /// The client of this process, which lives as long as the process. Thread-safe.
 class PjrtClient {
  public:
-  /// Returns the only client. Throws kUnavailable with XlaDevices::why_none if there is none.
+  /// Returns the client. Throws kUnavailable with XlaDevices::why_none if there is none.
   static PjrtClient& get();
 
   explicit PjrtClient(const std::string& path);

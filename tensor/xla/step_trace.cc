@@ -1,4 +1,4 @@
-// Steps as XLA programs, in which tensors are values and operations are lines.
+// Records steps as XLA programs, in which tensors are values and operations are lines of text.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/xla/step_trace.h"
 
@@ -23,7 +23,7 @@
 
 namespace tutti::internal {
 
-// Copying of values to the host, and errors for values that were not computed.
+// Copies values to the host, or reports why they were not computed.
 
 namespace {
 
@@ -60,11 +60,11 @@ void StepValue::materialize(std::byte* to) {
   }
   if (is_lost_) {
     fail(ErrorCode::kFailedPrecondition, "the value of ", maker(),
-         ": expected a step that succeeded, got one that failed; restore the last checkpoint");
+         " was not computed, because its step failed; restore the last checkpoint");
   }
   fail(ErrorCode::kFailedPrecondition, "the value of ", maker(),
-       ": expected a read after the step has run, got one on the host within the step, before XLA "
-       "computed the value; return the tensor and read it after run()");
+       " was read on the host within the step, before XLA computed it; return the tensor and "
+       "read it after run()");
 }
 
 namespace {
@@ -143,7 +143,7 @@ Hlo Trace::device_argument(const Tensor& tensor, const std::shared_ptr<StepValue
   return view(made, tensor);
 }
 
-/// Returns rows of a buffer, or the buffer in another shape. Such views are not recorded as
+/// Returns a range of rows of a buffer, or the reshaped buffer. Such views are not recorded as
 /// operations.
 Hlo Trace::view(const Hlo& whole, const Tensor& tensor) {
   const std::int64_t count = tensor.num_elements();

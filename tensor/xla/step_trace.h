@@ -1,4 +1,4 @@
-// Steps as XLA programs: traced while their functions run, compiled once, run on all devices.
+// Traces steps while their functions run, compiles each trace once, and runs it on all devices.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -94,7 +94,7 @@ std::size_t sum_of_first(std::size_t n, const std::vector<std::size_t>& lengths)
   return std::reduce(lengths.begin(), lengths.begin() + static_cast<std::ptrdiff_t>(n));
 }
 
-/// Reads an element at any address.
+/// Reads an element from `data`, which may be unaligned.
 template <class T>
 T load(const std::byte* data, std::size_t index) {
   T value;
@@ -387,7 +387,7 @@ CollectiveHandle start(Communicator& communicator, const Call& call) {
       break;
   }
   fail(ErrorCode::kInvalidArgument,
-       "barrier: there is no asynchronous form; expected another collective");
+       "barrier: has no asynchronous form; expected another collective");
 }
 
 // Reductions in canonical tree order for any type, and error bounds for other orders.
@@ -430,7 +430,7 @@ Wide tree_combination(ReduceOp op, std::span<const T> values) {
   return op == ReduceOp::kMean ? level[0] / static_cast<Wide>(values.size()) : level[0];
 }
 
-/// Returns a bound on the difference from `exact` of a reduction computed in T in any order.
+/// Returns a bound on the difference between `exact` and a reduction computed in T in any order.
 template <class T>
 long double error_bound(ReduceOp op, std::span<const T> values, long double exact) {
   if (op == ReduceOp::kMin || op == ReduceOp::kMax) return 0;

@@ -26,7 +26,7 @@ constexpr std::string_view kVerdicts[] = {"passed", "failed", "skipped", "not_ru
 
 /// Number of results for each verdict.
 using Counts = std::array<std::uint64_t, std::size(kVerdicts)>;
-/// Key of a row: an operation and a type.
+/// Key of a row in the table of results.
 using Row = std::tuple<Collective, ReduceOp, DType>;
 
 Row row_of(const Case& c) { return {c.collective, c.op, c.dtype}; }
@@ -223,7 +223,7 @@ const std::vector<Sizes>& table() {
   return sizes;
 }
 
-/// Returns true if the check in `c` applies to the shape, collective, reduction and type in `c`.
+/// Returns true if the case's check applies to its shape, collective, reduction and type.
 bool is_tried(const Case& c) {
   const bool is_local = c.shape == GroupShape::kLocal;
   const bool is_barrier = c.collective == Collective::kBarrier;
@@ -277,7 +277,7 @@ void add_layouts(std::vector<Case>& list, Case c, Layouts layouts, const RandomS
     c.offset = offsets[layout / 4];
     if (c.in_place ? !can_be_in_place : must_be_in_place) continue;
     if (c.uneven && !has_parts(c.collective)) continue;
-    if (layout < 8 || c.offset > 1) all.push_back(c);  // skips a repeated offset 1
+    if (layout < 8 || c.offset > 1) all.push_back(c);  // 1-byte types would repeat offset 1
   }
   if (layouts == Layouts::kAll) {
     list.insert(list.end(), all.begin(), all.end());
@@ -383,7 +383,7 @@ Subject::Subject(const std::string& registered_name, const std::string& plugin_o
     };
   };
   if (name != "canonical")
-    return;  // other operations send messages between threads, too, as in `spread`
+    return;  // in `threads`, other operations would send messages, as they do in `spread`
   threads = [](int world, Duration timeout) -> RankFactory {
     const auto ranks = std::make_shared<std::vector<std::unique_ptr<Communicator>>>(
         in_process_communicators(world, {.timeout = timeout}));

@@ -1,4 +1,4 @@
-// Checks for one operation in groups of any shape, and the loop over all cases.
+// Implements the checks of one operation in groups of any shape, and runs all cases.
 // SPDX-License-Identifier: Apache-2.0
 #include "testing/cross_device_ops/problem.h"
 
@@ -57,8 +57,8 @@ namespace {
 constexpr Duration kCallLimit = std::chrono::seconds(20);
 constexpr Duration kCallTimeout = std::chrono::seconds(60);
 constexpr Duration kShortTimeout = std::chrono::milliseconds(150);
-// Longer than the time in which a rank must detect an error, so that a timeout is not mistaken for
-// the error.
+// This timeout exceeds kInTime, within which a rank must detect an error, so that a timeout is not
+// mistaken for that error.
 constexpr Duration kErrorTimeout = std::chrono::seconds(4);
 constexpr Duration kInTime = std::chrono::seconds(3);
 constexpr Duration kUntilAllWait = std::chrono::milliseconds(15);
@@ -72,8 +72,8 @@ double seconds_of(Duration duration) { return seconds_between(TimePoint(), TimeP
 
 /// Requirements on an error.
 struct ExpectedError {
-  std::vector<ErrorCode> codes;           // the error has one of these codes
-  std::vector<std::string> parts = {""};  // the message contains one of these texts
+  std::vector<ErrorCode> codes;           // the error must have one of these codes
+  std::vector<std::string> parts = {""};  // the message must contain one of these
   bool on_all = true;  // true: every caller must get the error; false: at least one
   Duration soonest = Duration::zero();  // minimum time from the first caller's start to the end
   Duration latest = kInTime;            // maximum time from each caller's start to its end

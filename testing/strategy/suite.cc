@@ -608,7 +608,7 @@ std::vector<std::string> strategy_checks() {
 std::string run_strategy_check(const StrategySubject& subject, const std::string& name) {
   const StrategyCheck& check = internal::named_entry(kChecks, &StrategyCheck::name, name,
                                                      "conformance", "check of strategies");
-  // The other checks rely on this one.
+  // All other checks rely on the first one.
   const std::string premise = run_check(subject, kChecks[0]);
   return premise.empty() && &check != &kChecks[0] ? run_check(subject, check) : premise;
 }

@@ -26,7 +26,7 @@ inline Tensor weights_for(const Tensor& result, std::uint64_t seed) {
   return round(random_tensor(result.shape(), seed, 0.5, 1.5) * 32.0) * 0.03125;
 }
 
-/// Returns the sum of all elements of all results, each times its weight.
+/// Returns the sum of all elements of all results, weighted by weights_for().
 inline Tensor weighted_sum(const Tensors& results, std::uint64_t seed) {
   Tensor sum;
   for (const Tensor& y : results) {

@@ -364,7 +364,7 @@ TEST(GradientTape, KeepsOnlyTensorsNeededByGradients) {
   EXPECT_EQ(tape.gradient(y, v).dense().to_doubles()[0], 1.0);
 }
 
-TEST(GradientTape, SparseGradientsConcatenateInBackwardOrder) {
+TEST(GradientTape, SparseGradientsAreConcatenatedInBackwardOrder) {
   const Variable table(Tensor::zeros({5, 2}, DType::kFloat64));
   const Tensor first = Tensor::from<std::int64_t>({2}, {1, 3});
   const Tensor second = Tensor::from<std::int32_t>({1, 1}, {3});

@@ -497,7 +497,7 @@ Variable named(const char* name, double value) {
   return Variable(Tensor::full({3}, value), {.name = name});
 }
 
-/// Texts that the writing process sends, in order. The follower reads them after the writer has
+/// Strings that the writing process sends, in order. The follower reads them after the writer has
 /// finished.
 struct Texts {
   std::vector<std::string> given;

@@ -275,7 +275,7 @@ class DiskErrors : public TestWithParam<Action> {
 };
 
 // For every n, the n-th file system call and all later calls fail until the disk is repaired.
-TEST_P(DiskErrors, KeepPreviousVersionAndAllowLaterSaves) {
+TEST_P(DiskErrors, LeavePreviousVersionIntactAndAllowLaterSaves) {
   const char* reasons[] = {"No space left on device", "Input/output error",
                            "Read-only file system"};
   const std::string reason =
@@ -306,7 +306,7 @@ TEST_P(DiskErrors, KeepPreviousVersionAndAllowLaterSaves) {
                                                               : ErrorCode::kUnavailable);
       EXPECT_THAT(found, AnyOf(1, 2));  // 2 if the last sync, which follows the commit, failed
     } else {
-      EXPECT_EQ(found, 2);  // at most the deletion of old files failed
+      EXPECT_EQ(found, 2);  // only the deletion of old files may have failed
     }
     series.save(manager, 3, 30);
     EXPECT_EQ(restored_number(folder_), 3);

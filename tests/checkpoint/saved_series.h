@@ -22,8 +22,8 @@
 
 namespace tutti::testing {
 
-/// Returns the path of a folder that does not exist, in memory where possible, because thousands of
-/// saves would be slow on a disk.
+/// Returns the path of a folder that does not exist yet. The path is in /dev/shm if possible,
+/// because thousands of saves would be slow on a disk.
 inline std::string fast_folder(const std::string& name) {
   const bool has_memory = ::access("/dev/shm", W_OK) == 0;
   const std::string path = (has_memory ? std::string("/dev/shm") : TempDir()) + "/tutti_" + name +

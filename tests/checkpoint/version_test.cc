@@ -286,7 +286,7 @@ TEST(Version, EarlierFormatIsRefused) {
 
 constexpr std::int64_t kElementsOfAll = 500;
 
-/// Group of workers that run as threads; exchange() returns the texts of all workers.
+/// Group of workers that run as threads; exchange() returns the strings of all workers.
 class Workers {
  public:
   explicit Workers(int count) : texts_(static_cast<std::size_t>(count)) {}
@@ -344,7 +344,7 @@ CheckpointFile values_of(int worker, int count, std::int64_t number, std::int64_
                rest = Tensor::full({size - size / 2}, value);
   file.parts["cut"] = {"cut", Shape{20, 25}, DType::kFloat32, first, {half, rest}};
   file.tensors["whole"] = Tensor::full({7}, value);
-  // Empty on all workers but the last.
+  // Only the last worker has elements of this tensor.
   const Tensor few = Tensor::full({worker == count - 1 ? 3 : 0}, value);
   file.parts["few"] = {"few", Shape{3}, DType::kFloat32, worker == count - 1 ? 0 : 3, {few}};
   file.parts["none"] = {"none", Shape{4, 0}, DType::kFloat32, 0, {Tensor::zeros({0})}};
@@ -379,7 +379,8 @@ std::int64_t number_in(const CheckpointFile& file) {
   return number;
 }
 
-/// Verifies all complete versions; returns the save number of the newest, or nullopt without any.
+/// Verifies all complete versions; returns the save number of the newest, or nullopt if there is
+/// none.
 std::optional<std::int64_t> newest_number(const std::string& folder) {
   std::optional<std::int64_t> number;
   const auto run = internal::Folder::open_if_there(folder);
@@ -510,7 +511,7 @@ struct ReadBack {
 ReadBack read_together(const std::vector<std::string>& folders, const std::string& name,
                        bool must_be_shared) {
   const auto count = static_cast<int>(folders.size());
-  Workers workers(count), texts(count);  // `texts` performs the exchanges of from_writer
+  Workers workers(count), texts(count);  // `texts` implements from_writer
   ReadBack back;
   back.files.resize(folders.size());
   back.errors = errors_of_ranks(count, [&](int worker) {
@@ -553,7 +554,7 @@ TEST(ShardedVersion, RestoresOnAnyNumberOfWorkers) {
   }
 }
 
-TEST(ShardedVersion, WorkerThatDoesNotSeeFolderIsReportedOrReceivesValues) {
+TEST(ShardedVersion, WorkerWithoutFolderAccessIsReportedOrReceivesValues) {
   const std::string folder = empty_folder();
   EXPECT_THAT(save_together(2, folder, 6, 1), Each(""));
   const std::vector<std::string> folders = {folder, folder, folder + "_none"};

@@ -118,7 +118,7 @@ TEST(TowerTrainer, TowersShareTenVariablesAndOneStepCounter) {
     EXPECT_EQ(trainer->global_step().shape(), Shape{});
     EXPECT_EQ(trainer->global_step().value().item_int(), 0);
     train(*trainer, 3);
-    // One increment per step, not per tower.
+    // The counter is incremented once per step, not once per tower.
     EXPECT_EQ(trainer->global_step().value().item_int(), 3);
   }
 }
@@ -230,7 +230,7 @@ TEST(Evaluator, UsesAveragedWeightsAndCountsEachImageOnce) {
                          Tensor::from<std::uint8_t>({35}, labels)};
   Evaluator evaluator(parse_devices("cpu:0-1"));
   EXPECT_EQ(evaluator.restore(path), 7);
-  const auto all = evaluator.evaluate(images, 10'000, 8);  // 35 = 4 * 8 + 3
+  const auto all = evaluator.evaluate(images, 10'000, 8);  // 4 batches of 8, then 3
   EXPECT_EQ(all.total, 35);
   EXPECT_EQ(all.correct, 4);  // images 3, 13, 23 and 33
   const auto some = evaluator.evaluate(images, 20, 8);

@@ -293,7 +293,7 @@ TEST(SendBuffer, MayBeFreedAfterSendHandleIsDropped) {
 TEST(SendBuffer, MayBeFreedAfterAbortDuringLargeSend) {
   DirectRanks ranks;
   auto memory = std::make_unique<Bytes>(pattern_of(std::size_t{8} << 20, 16));
-  const auto send = ranks.rank(0)->send(1, 5, {}, *memory);  // never received
+  const auto send = ranks.rank(0)->send(1, 5, {}, *memory);  // rank 1 never receives this
   const auto waits = Executor::system().start("rank-1", [&] {
     std::array<std::byte, 1> word{};
     EXPECT_THAT(thrown::error_of([&] { ranks.rank(1)->recv(0, 6, {}, word)->wait(late()); }),
@@ -496,7 +496,7 @@ TEST_P(ConnectInterruption, EndsWaitOfRank0ForHigherRank) { expect_that_it_ends(
 /// Rank 0 never publishes its address.
 TEST_P(ConnectInterruption, EndsWaitOfHigherRankForAddress) { expect_that_it_ends(1); }
 
-/// Rank 0 listens but never answers.
+/// Rank 0 listens but never replies.
 TEST_P(ConnectInterruption, EndsWaitOfHigherRankForReply) {
   const internal::Listener far = internal::listen_at({"127.0.0.1", 0});
   const internal::Listener near = internal::listen_locally();

@@ -68,7 +68,7 @@ TEST(HealthRules, ReportStoppedSilentAndDeadMembers) {
   EXPECT_EQ(silence_of(record, 1900ms, {Kind::kIsStopped, 'T'}), "");
   EXPECT_EQ(silence_of(record, 2100ms, {Kind::kIsStopped, 'T'}),
             silent + "stopped: state T, no heartbeat for 2.1 s; try: kill -CONT 812");
-  EXPECT_EQ(silence_of(record, 4900ms, {Kind::kRuns, 'R'}), "");  // process may have just resumed
+  EXPECT_EQ(silence_of(record, 4900ms, {Kind::kRuns, 'R'}), "");  // it may have just resumed
   EXPECT_EQ(silence_of(record, 5100ms, {Kind::kRuns, 'S'}),
             silent + "silent: no heartbeat for 5.1 s, though its process is in state S");
   // For a process on another machine, the state is unknown and packets may be delayed.
@@ -218,7 +218,7 @@ TEST(HealthRules, DeadlockIsReportedOnceWithCalls) {
   EXPECT_EQ(deadlock_of(records), "");
 }
 
-TEST(HealthRules, DeadlockReportNamesThreeMembersAndTheirWaiters) {
+TEST(HealthRules, DeadlockReportListsWhomEachMemberWaitsFor) {
   auto records =
       members_in({{waits("a", 1, "A"), outside("b", 0), outside("c", 1), outside("d", 4)},
                   {outside("a", 0), waits("b", 1, "B"), outside("c", 1), outside("d", 4)},
@@ -357,7 +357,7 @@ TEST(StopAgreement, UnreachableMemberDoesNotBlockAgreement) {
   ASSERT_TRUE(server.tick(at(2s)));
   EXPECT_FALSE(server.tick(at(3s)));
   EXPECT_TRUE(server.current()->is_final());
-  // If worker 2 is known to have exited, the agreement does not wait for its answer.
+  // If worker 2 is known to have exited, the agreement does not wait for its reply.
   internal::StopAgreement other(2s);
   EXPECT_FALSE(other.answer(1, *a.take(*other.request("x", {{1, 5}, {2, 5}}, at(0s))), at(0s)));
   EXPECT_TRUE(other.forget(2)->is_final());

@@ -128,7 +128,7 @@ TEST_F(Control, LeaveAfterLastCollectiveIsNotAFailure) {
   auto leaver = join(*server_, 1, leaving);
   Clock::system().sleep_for(200ms);  // until both members have reported once
   late->watch("all", [] { return GroupProgress{"", 1, 1, "barrier() #1", 1s}; });
-  late->watch("all", {});  // the communicator is destroyed before the client
+  late->watch("all", {});  // as if the communicator were destroyed before the client
   leaver.reset();
   ASSERT_TRUE(comes_true([&] { return waiter->verdicts().back().kind == VerdictKind::kLeft; }));
   Clock::system().sleep_for(500ms);
@@ -295,7 +295,7 @@ TEST_F(Control, RefusesDifferentSecretsAndJobsOnBothSides) {
   good->set("k", "v");
 }
 
-TEST_F(Control, AcceptsAnyTextAsJobId) {
+TEST_F(Control, AcceptsAnyStringAsJobId) {
   for (const std::string& id :
        {std::string("two\nlines"), std::string("\xc3\xa4\x01"), std::string(5000, 'x')}) {
     auto options = server_options();

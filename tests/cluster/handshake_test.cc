@@ -63,7 +63,7 @@ Ends ends_of(const JobSecret& of_client, const JobSecret& of_server) {
 }
 
 /// Transfers at most `piece` bytes at a time in both directions until both sides have sent
-/// everything. The server accepts a proven client if `accepts` is true.
+/// everything. The server accepts an authenticated client if `accepts` is true.
 void run(Ends& ends, bool accepts = true, std::size_t piece = 1000) {
   const auto carry = [piece](Handshake& from, Handshake& to) {
     const auto bytes = from.bytes_to_send();
@@ -130,7 +130,7 @@ TEST(Handshake, DifferentSecretsAreRefusedOnBothSides) {
 }
 
 TEST(Handshake, RefusesClientWithInvalidProof) {
-  // The client ignores the server's proof and answers with a wrong proof.
+  // The client ignores the server's proof and replies with an invalid proof.
   Handshake server(Handshake::Side::kServer, kServer, JobSecret::generate());
   server.take(Handshake(Handshake::Side::kClient, kClient, {}).bytes_to_send());
   EXPECT_EQ(server.bytes_to_send().size(), kRankHelloBytes + 32);
@@ -168,7 +168,7 @@ TEST(Handshake, RefusesRankThatDiffersFromRankInStore) {
   for (const Handshake& end : {ends.client, ends.server}) {
     EXPECT_EQ(end.state(), Handshake::State::kRefused);
     EXPECT_TRUE(end.is_proven());
-    EXPECT_EQ(end.reason(), "this is not the rank 2 that is in the store");
+    EXPECT_EQ(end.reason(), "the store does not list this process as rank 2");
   }
 }
 
@@ -353,8 +353,8 @@ TEST(Acceptor, AcceptedPeerKeepsUnreadBytesInSocket) {
   while (handshake.peer() == std::nullopt) ASSERT_TRUE(hear(socket, handshake));
   EXPECT_EQ(handshake.peer(), (RankHello{0, rank.own.run}));
   EXPECT_FALSE(rank.has_ended());
-  // Without waiting for rank 0's decision, sends the proof, the report that all connections exist,
-  // and the first byte of a message.
+  // Sends the proof, the report that all connections exist, and the first byte of a message without
+  // waiting for rank 0's decision.
   auto words = handshake.bytes_to_send();
   words.push_back(std::byte{1});
   words.push_back(std::byte{7});
@@ -371,7 +371,7 @@ TEST(Acceptor, AcceptedPeerKeepsUnreadBytesInSocket) {
   EXPECT_EQ(rank.log.text(), "");
 }
 
-TEST(Acceptor, RefusalNamesDifferentJobOrGroupOrNumerics) {
+TEST(Acceptor, RefusesMismatchedPeersWithReason) {
   struct Case {
     const char* reason;
     std::function<void(Announcement& announced)> change;
@@ -382,7 +382,7 @@ TEST(Acceptor, RefusalNamesDifferentJobOrGroupOrNumerics) {
       {"group sizes differ", [](Announcement& other) { other.group_size = 3; }, true},
       {"results would not be bit-identical",
        [](Announcement& other) { other.build.set_numerics("other numerics"); }, true},
-      {"this is not the rank 1 that is in the store", [](Announcement& other) { ++other.run; }},
+      {"the store does not list this process as rank 1", [](Announcement& other) { ++other.run; }},
   };
   for (const Case& each : cases) {
     Serving rank(each.change);
@@ -397,7 +397,7 @@ TEST(Acceptor, RefusalNamesDifferentJobOrGroupOrNumerics) {
   }
 }
 
-TEST(Acceptor, RefusalNamesDifferentSecret) {
+TEST(Acceptor, RefusesPeersWithoutJobSecretWithReason) {
   for (const JobSecret& secret : {JobSecret::generate(), JobSecret()}) {
     Serving rank;
     const auto socket = connect_to(rank.endpoint());

@@ -91,7 +91,7 @@ TEST(KubernetesPodsResolver, SortsRunningPodsByName) {
   EXPECT_EQ(three.task(), std::nullopt);
 }
 
-TEST(KubernetesPodsResolver, SortsWithinEachSelector) {
+TEST(KubernetesPodsResolver, SortsPodsWithinEachSelector) {
   const std::vector<Pod> pods{pod("tensorflow-abc123", "10.1.2.3", "tensorflow"),
                               pod("tensorflow-def456", "10.1.2.4", "tensorflow"),
                               pod("tensorflow-999999", "10.1.2.5", "tensorflow"),
@@ -379,7 +379,7 @@ TEST(TfConfigResolver, SessionMasterTakesPrecedenceAndMasterIncludesRpcLayer) {
   EXPECT_EQ(session.master("worker", 1), "sessionmaster:2222");
 }
 
-TEST(TfConfigResolver, AcceptsNumbersAsTextAndTextAsNumbers) {
+TEST(TfConfigResolver, AcceptsNumericTaskTypeAndStringIndex) {
   const TfConfigResolver resolver =
       read(R"("cluster": {"123456": ["a:1", "b:1"]}, "task": {"type": 123456, "index": "1"})");
   EXPECT_EQ(resolver.task_type(), "123456");
@@ -455,7 +455,7 @@ TEST(TfConfigResolver, IgnoresLaterEnvironmentChanges) {
   EXPECT_EQ(resolver.name(), name);
 }
 
-TEST(TfConfigResolver, ErrorInTextNamesItsSource) {
+TEST(TfConfigResolver, FromTextErrorNamesSource) {
   const TfConfigResolver good = TfConfigResolver::from_text(R"({"cluster": {"worker": ["a:1"]}})");
   EXPECT_EQ(good.cluster_spec().num_tasks("worker"), 1);
   EXPECT_INVALID(

@@ -98,7 +98,7 @@ TEST_F(RpcCalls, ThousandsOfSmallAndLargeChunksArriveComplete) {
   Packet request = packet("pieces");
   for (unsigned i = 0; i < 3000; ++i) {
     const bool is_large =
-        i % 700 == 699;  // the small buffers between two large buffers exceed one message
+        i % 700 == 699;  // the small buffers between two large ones exceed one message in total
     const std::size_t size = is_large ? (1 << 20) + 64 * i : 64 * (i * 37 % 150 + 1);
     request.payload.push_back(shared(pattern_of(size, i)));
   }
@@ -124,7 +124,8 @@ TEST_F(RpcCalls, PendingCallsMayBeAnsweredInAnyOrder) {
               concat("answer to call ", i));
   }
   EXPECT_TRUE(replies.front()->is_ready());
-  EXPECT_ERROR((void)replies.front()->wait(late()), kFailedPrecondition, "was already taken");
+  EXPECT_ERROR((void)replies.front()->wait(late()), kFailedPrecondition,
+               "has already returned the reply");
 }
 
 TEST_F(RpcCalls, CallsFromClientArriveInOrderOneAtATime) {
@@ -189,7 +190,7 @@ TEST_F(RpcCalls, ErrorsCarryCodeAndServerName) {
     if (what == "other") throw std::runtime_error("something else");
     if (what == "twice") {
       call->reply({});
-      EXPECT_ERROR(call->reply({}), kFailedPrecondition, "worker 0", "one answer per call");
+      EXPECT_ERROR(call->reply({}), kFailedPrecondition, "worker 0", "one reply per call");
     }
   });
   const auto ask = [&](std::string_view what) { (void)pair.client->call(packet(what), late()); };
@@ -198,7 +199,7 @@ TEST_F(RpcCalls, ErrorsCarryCodeAndServerName) {
   EXPECT_ERROR(ask("fail"), kNotFound, name + ": no variable 'w'");
   EXPECT_ERROR(ask("throw"), kOutOfRange, name + ": row 9 of 3");
   EXPECT_ERROR(ask("other"), kInternal, name, "something else");
-  EXPECT_ERROR(ask("drop"), kInternal, name, "dropped without an answer");
+  EXPECT_ERROR(ask("drop"), kInternal, name, "dropped without a reply");
   ask("twice");
 }
 
@@ -290,7 +291,7 @@ TEST_F(RpcCalls, UnansweredCallsAreResentInOrderAfterReconnect) {
   calls.clear();
   heads.clear();
   (void)first->wait_for_end();
-  replies.push_back(first->start(packet("12")));  // also waits for the next connection
+  replies.push_back(first->start(packet("12")));  // this call, too, waits for the next connection
   server = start_server(again, handler);
   const auto second = connect();
   second->take_over(*first);
@@ -362,7 +363,8 @@ TEST_F(RpcCalls, ErrorNamesUnservedMethod) {
   Handler handler;
   const auto server = serve(handler);
   EXPECT_ERROR((void)RpcClient::connect(server->target(), RpcMethod::kRun, client_options()),
-               kFailedPrecondition, "cannot call ps 1 (", "does not serve /tutti.v1.Worker/Run");
+               kFailedPrecondition, "cannot call ps 1 (",
+               "does not implement /tutti.v1.Worker/Run");
 }
 
 TEST_F(RpcCalls, NetworkAddressRequiresSecret) {
@@ -539,7 +541,7 @@ class RpcFaults : public ::testing::Test {
 };
 
 /// Every call, including those after a fault, is answered correctly or ends with kUnavailable.
-TEST_F(RpcFaults, CorruptionNeverCausesWrongAnswers) {
+TEST_F(RpcFaults, CorruptionNeverCausesWrongReplies) {
   Handler handler;
   const auto server = start_server(tcp_server_options(), handler);
   int num_broken = 0;
@@ -576,7 +578,7 @@ TEST_F(RpcFaults, CorruptionNeverCausesWrongAnswers) {
   EXPECT_GE(num_broken, 4);
 }
 
-TEST_F(RpcFaults, ConnectionLossDuringRequestDeliversNoCall) {
+TEST_F(RpcFaults, RequestInterruptedByConnectionLossIsNotDelivered) {
   std::atomic<int> num_calls{0};
   Handler handler([&](const std::shared_ptr<RpcCall>& call) {
     ++num_calls;

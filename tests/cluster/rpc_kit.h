@@ -76,7 +76,7 @@ class Handler final : public RpcHandler {
   std::vector<RpcPeer> left_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// Store of calls that the test answers later.
+/// Store of calls to which the test replies later.
 class Keeper {
  public:
   Handler::Take take() {

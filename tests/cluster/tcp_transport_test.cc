@@ -88,7 +88,7 @@ TEST(TcpFrame, InvalidAnnouncementsAreRefused) {
 
 TEST(TcpTransport, GroupFormsDespiteUnknownClientsAndStaleAddresses) {
   InProcessStore store;
-  // The store has a stale address of a listener that never answers; rank 1 switches to the new
+  // The store has a stale address of a listener that never replies; rank 1 switches to the new
   // address.
   const internal::Listener silent = internal::listen_at({"127.0.0.1", 0});
   store.set("ranks/0", internal::to_text({7, "m", silent.endpoint}));
@@ -347,7 +347,7 @@ TEST(TcpChaos, BrokenConnectionOfTwoRanksEndsCallsOnAllRanks) {
   }
 }
 
-// Covers every message of the handshake except the last, whose sender does not wait for an answer.
+// Covers every message of the handshake except the last, whose sender does not wait for a reply.
 TEST(TcpChaos, FailedHandshakesAreRetried) {
   int disturbed = 0;
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {

@@ -143,7 +143,7 @@ bool names(const Case& c, const Planted& planted) {
   return c.id().find(planted.found_by) != std::string::npos;
 }
 
-// Fewer cases with sanitizers, which slow code down tenfold.
+// Runs fewer cases with sanitizers, which slow code down tenfold.
 constexpr std::size_t kSample = testing::kIsSanitized ? 400 : 1500;
 
 /// Returns the bugs that the kit must detect in this build. Builds with sanitizers omit some bugs,

@@ -157,7 +157,7 @@ TYPED_TEST_P(TransportSuite, MessagesAreKeptUntilReceived) {
   });
 }
 
-TYPED_TEST_P(TransportSuite, TestMakesProgressWithoutWaiting) {
+TYPED_TEST_P(TransportSuite, PollingMakesProgressWithoutWaiting) {
   const Group group = this->make(2);
   const Bytes body = pattern_of(3 << 20, 4);
   require_on_ranks(2, [&](int rank) {
@@ -338,7 +338,7 @@ TYPED_TEST_P(TransportSuite, StatsCountSentHeadersAndBodies) {
 REGISTER_TYPED_TEST_SUITE_P(TransportSuite, EveryPairOfRanksExchangesMessages,
                             HeadersAndBodiesOfAllLengthsArrive, InvalidArgumentsAreRefused,
                             MessagesWithSameTagStayOrderedAndTagsAreIndependent,
-                            MessagesAreKeptUntilReceived, TestMakesProgressWithoutWaiting,
+                            MessagesAreKeptUntilReceived, PollingMakesProgressWithoutWaiting,
                             LengthMismatchErrorStillDeliversHeader, TimeoutNamesPeer,
                             DestroyedWorkIsCancelled, AbortWakesWaitingThreadsOnAllRanks,
                             DisconnectedRankIsReportedAfterItsLastMessage,

@@ -111,7 +111,7 @@ struct LocatedNumber {
 
 SourceLocation line_of_conversion(const LocatedNumber& number) { return number.where; }
 
-TEST(SourceLocationTest, CapturesCallerLineIncludingImplicitConversion) {
+TEST(SourceLocationTest, CapturesCallerLineEvenInImplicitConversion) {
   const SourceLocation here = line_of_caller();
   EXPECT_EQ(here.line(), __LINE__ - 1);
   EXPECT_TRUE(std::string(here.file_name()).ends_with("messages_test.cc"));
@@ -174,7 +174,7 @@ TEST(TextHelpers, EditDistanceLowerCaseAndHexMatchExpectedValues) {
   EXPECT_EQ(hex_of({}), "");
 }
 
-TEST(TextHelpers, ParseNumberRequiresWholeText) {
+TEST(TextHelpers, ParseNumberAcceptsOnlyCompleteNumbersInRange) {
   for (const auto& [text, expected] : {std::pair<const char*, std::optional<int>>{"0", 0},
                                        {"-12", -12},
                                        {"2147483647", std::numeric_limits<int>::max()},
@@ -264,7 +264,7 @@ TEST(NetworkAddress, JoinAddsBracketsAroundIpv6) {
   EXPECT_EQ(join_address("[::1]", 80), "[::1]:80");
 }
 
-// Example texts from RFC 5952, section 4.
+// Examples from RFC 5952, section 4.
 TEST(NetworkAddress, NormalizesIpv6Text) {
   EXPECT_EQ(canonical_ipv6("0:0:0:0:0:0:0:1"), "::1");
   EXPECT_EQ(canonical_ipv6("2001:0DB8::0001"), "2001:db8::1");
@@ -327,7 +327,7 @@ TEST(Logging, SinkCanLogRecursively) {
   set_log_sink(previous);
 }
 
-TEST(Logging, ConcurrentThreadsLoseNoLines) {
+TEST(Logging, KeepsAllLinesOfConcurrentThreads) {
   const LogLines collected;
   {
     std::vector<std::unique_ptr<Thread>> threads;

@@ -84,7 +84,7 @@ TEST(RandomStream, UniformPassesAChiSquareTest) {
   double chi = 0;
   const double expected = double{kCount} / kCells;
   for (int count : cells) chi += (count - expected) * (count - expected) / expected;
-  // The mean is 255, and the standard deviation is sqrt(2 * 255) = 22.6.
+  // A chi-square distribution with 255 degrees of freedom has mean 255 and standard deviation 22.6.
   EXPECT_GT(chi, 255 - 5 * 22.6);
   EXPECT_LT(chi, 255 + 5 * 22.6);
 }

@@ -207,7 +207,7 @@ TEST(RunTokenTest, SleepingAndJoiningReleaseToken) {
 }
 
 // Several threads share two tokens, one mutex and a bounded queue. Producers and consumers wait
-// while holding a token and the mutex, which they acquired in the order that could deadlock.
+// while holding a token and the mutex, acquired in an order that could deadlock.
 TEST(RunTokenTest, ThreadsWithTwoTokensAndOneQueueDoNotDeadlock) {
   constexpr int kPairs = 6, kItems = 300;
   RunToken tokens[2];

@@ -139,7 +139,7 @@ TEST(CollectiveHeader, CorruptedBytesAreRefused) {
     EXPECT_THAT(data_loss_of(bytes), HasSubstr("got an unknown")) << place;
   }
   bytes = good;
-  std::fill(bytes.begin() + 76, bytes.end(), std::byte{'a'});  // texts without a terminator
+  std::fill(bytes.begin() + 76, bytes.end(), std::byte{'a'});  // unterminated strings
   EXPECT_THAT(data_loss_of(bytes), HasSubstr("an unknown text"));
 }
 

@@ -455,7 +455,7 @@ TEST(CommunicatorMismatch, InvalidGroupOnOneRankFailsOnAllRanks) {
   }
 }
 
-TEST(CommunicatorMismatch, CallRefusedByCallerFailsOnAllRanks) {
+TEST(CommunicatorMismatch, CallRefusedOnOneRankFailsOnAllRanks) {
   auto errors = errors_of_communicators(3, [&](Communicator& mine) {
     std::vector<float> a(12);
     if (mine.rank() != 1) return mine.all_reduce(ReduceOp::kSum, std::span(a));

@@ -305,7 +305,7 @@ TEST(MessageEngine, EveryCollectiveDetectsDifferentOperationOrName) {
     const auto collective = static_cast<Collective>(number);
     if (collective == Collective::kAllGather || collective == Collective::kReduceScatter ||
         collective == Collective::kAllToAll) {
-      continue;  // needs counts; DifferentChunkLengthsFailOnAllRanks covers this collective
+      continue;  // takes counts, so DifferentChunkLengthsFailOnAllRanks tests it
     }
     for (const Mismatch kind : {Mismatch::kOperation, Mismatch::kName}) {
       for (int wrong = 0; wrong < kSize; ++wrong) {
@@ -440,7 +440,7 @@ TEST(MessageEngine, ReturnsStateOfEachRank) {
       return;
     }
     std::vector<std::vector<std::string>> answers;
-    // answers to the first request must not be mistaken for answers to the second
+    // replies to the first request must not be mistaken for replies to the second
     for (int i = 0; i < 2; ++i) {
       answers.push_back(engine->states_of_ranks(in(std::chrono::seconds(1))));
     }

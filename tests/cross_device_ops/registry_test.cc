@@ -289,7 +289,7 @@ TEST(CommunicationOptionsTest, ImplementationSelectsOperationIfNameIsEmpty) {
   EXPECT_EQ(built("ring", CommunicationImplementation::kRing), "ring");
   EXPECT_EQ(built("hierarchical_copy", CommunicationImplementation::kAuto), "hierarchical_copy");
   EXPECT_INVALID(built("canonical", CommunicationImplementation::kRing), "RING",
-                 "'canonical' is named");
+                 "the name is 'canonical'");
 }
 
 TEST(CommunicationOptionsTest, RefusesNcclOnCpusAndMpiWithoutMpirun) {
@@ -365,7 +365,7 @@ TEST(Plugin, DifferentReplicaCountIsRefused) {
 
 TEST(Plugin, AcceptsOlderAndNewerTablesAccordingToStructSize) {
   const std::string older = load_cross_device_ops_plugin(path_of("older"));
-  // A table without the member `determinism` means kNone.
+  // If the table has no member `determinism`, the operation is kNone.
   EXPECT_EQ(make_op(older, 2)->determinism(), Determinism::kNone);
   EXPECT_EQ(sums_of(older, 2), (std::vector<float>{3, 3}));
   const std::string newer = load_cross_device_ops_plugin(path_of("newer"));
@@ -551,7 +551,7 @@ TEST(MultiProcessPlugin, ProvidedCollectivesReachAllMembers) {
   });
 }
 
-TEST(MultiProcessPlugin, MissingCollectivesCannotBeComposed) {
+TEST(MultiProcessPlugin, UnimplementedCollectivesAreRefused) {
   const std::string name = load_cross_device_ops_plugin(path_of("store_all_reduce"));
   run_processes(name, {}, [](CrossDeviceOps& op, int first) {
     EXPECT_FALSE(op.provides(Collective::kBroadcast));

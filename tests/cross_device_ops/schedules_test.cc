@@ -23,7 +23,7 @@ using internal::make_schedule;
 using internal::Schedule;
 
 // Schedules run on symbols instead of numbers. A symbol shows which values were combined, and
-// `Knowledge` shows which ranks' checks are known to a rank.
+// `Knowledge` contains the ranks that are known to have verified the call.
 
 using Symbol = int;  // 0: never written
 
@@ -114,7 +114,7 @@ class SymbolicRun {
     }
     for (std::size_t r = 0; r < size(); ++r) {
       ASSERT_EQ(ranks[r].next, schedules_[r].steps.size()) << "rank " << r << " waits indefinitely";
-      ranks[r].verified.set(r);  // every rank verifies before it returns
+      ranks[r].verified.set(r);  // a rank verifies the call before it returns
     }
     for (const auto& lane : lanes_) ASSERT_TRUE(lane.empty()) << "a message was not received";
   }

@@ -299,7 +299,7 @@ TEST(CudaModule, ErrorDescribesUnusableFile) {
       << other.reason;
 }
 
-TEST(CudaModule, OffModeSkipsSearch) {
+TEST(CudaModule, OffModeHidesGpus) {
   const LoadedBackend loaded = load_backend({CudaMode::kOff, TUTTI_SIMULATED_MODULE});
   EXPECT_EQ(loaded.backend, nullptr);
   EXPECT_EQ(loaded.module, "");
@@ -338,7 +338,7 @@ TEST(CudaModule, LogsGpusFoundAtStartup) {
           ::testing::HasSubstr("DMA: 0 1\n0:   Y Y\n"),
           ::testing::HasSubstr("Created gpu:3 -> (device: 1, name: Simulated GPU, PCI bus id: "
                                "0000:03:00.0, part 2 of 2, memory limit: 0.06 GiB)"),
-          ::testing::HasSubstr("gpu:4 is unavailable: no such device; devices here: cpu:0"),
+          ::testing::HasSubstr("gpu:4 is unavailable: no such device; available devices: cpu:0"),
           ::testing::HasSubstr("set_virtual_gpus: the GPUs are in use")));
 }
 

@@ -78,8 +78,8 @@ inline const cuda::KernelTable& device_kernels() {
 
 struct DeviceRunOptions {
   std::size_t misalignment = 0;              // misalignment of all tensors, in elements
-  cuda::MathLibraries* libraries = nullptr;  // nullptr: new libraries
-  Workspace* workspace = nullptr;            // nullptr: the arena
+  cuda::MathLibraries* libraries = nullptr;  // null: creates new libraries
+  Workspace* workspace = nullptr;            // null: uses the arena
 };
 
 /// Runs `call` on the simulated GPU and returns the results.

@@ -183,8 +183,8 @@ TEST(CudaMathLibraries, CapturedCallsRunAtEachLaunch) {
     ASSERT_EQ(cudaGraphLaunch(executable, arena.stream()), cudaSuccess);
     ASSERT_EQ(cudaStreamSynchronize(arena.stream()), cudaSuccess);
     ASSERT_EQ(cudaMemcpy(result.data(), y.get(), 32 * 4, cudaMemcpyDeviceToHost), cudaSuccess);
-    EXPECT_EQ(result[0], 8.0f);   // at a corner: 2 x 2 pixels of 2 channels
-    EXPECT_EQ(result[9], 18.0f);  // in the interior: 3 x 3 pixels
+    EXPECT_EQ(result[0], 8.0f);   // corner: the filter covers 2 x 2 pixels of 2 channels
+    EXPECT_EQ(result[9], 18.0f);  // interior: the filter covers 3 x 3 pixels
   }
   (void)cudaGraphExecDestroy(executable);
   (void)cudaGraphDestroy(graph);

@@ -48,7 +48,7 @@ BackendDescriptor device_of(const std::string& description) {
 
 struct LayerCase {
   const char* name;
-  std::array<std::int64_t, 4> x, filter, y;  // NHWC, OHWI, NHWC
+  std::array<std::int64_t, 4> x, filter, y;  // layouts: NHWC, OHWI, NHWC
   Conv2dAttributes attributes;
 };
 

@@ -22,8 +22,8 @@ struct Descriptor {
   struct Value {
     cudnnBackendAttributeType_t type = CUDNN_TYPE_INT64;
     std::int64_t count = 0;
-    std::vector<std::byte> bytes;                          // values that are not descriptors
-    std::vector<std::shared_ptr<Descriptor>> descriptors;  // CUDNN_TYPE_BACKEND_DESCRIPTOR
+    std::vector<std::byte> bytes;                          // for all other types
+    std::vector<std::shared_ptr<Descriptor>> descriptors;  // for CUDNN_TYPE_BACKEND_DESCRIPTOR
   };
 
   explicit Descriptor(cudnnBackendDescriptorType_t kind) : type(kind) {}

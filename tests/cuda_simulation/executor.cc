@@ -113,8 +113,8 @@ void wait_for(World& world, Queue& queue, const std::shared_ptr<Queue>& other) {
   queue.items.push_back(std::move(item));
 }
 
-/// Makes a blocking stream wait for the default stream, or the default stream for all blocking
-/// streams. Fails if the default stream would wait for a stream that is being captured.
+/// Makes a blocking stream wait for the default stream, or makes the default stream wait for all
+/// blocking streams. Fails if the default stream would wait for a stream that is being captured.
 cudaError_t order_by_default_stream(World& world, const std::shared_ptr<Queue>& queue) {
   const Gpu& gpu = world.gpus[static_cast<std::size_t>(queue->gpu)];
   if (queue->blocking) wait_for(world, *queue, gpu.default_queue);

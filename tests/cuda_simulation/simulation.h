@@ -44,7 +44,7 @@ void set_machine(const Machine& machine);
 /// Replaces the faults, and restarts the counts of kernel launches and cudaMalloc() calls.
 void inject(const Faults& faults);
 
-/// Counts of the simulated machine.
+/// Activity counters of the simulated machine.
 struct Counts {
   // kernels and shared work that have run since the last set_machine() or inject()
   std::int64_t kernels = 0;

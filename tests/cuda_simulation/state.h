@@ -153,7 +153,7 @@ struct World {
   std::map<CUgraph_st*, std::unique_ptr<CUgraph_st>> graphs;
   std::map<CUgraphExec_st*, std::unique_ptr<CUgraphExec_st>> executables;
   std::int64_t num_kernels = 0, num_allocations = 0;
-  std::int64_t num_changes = 0;  // state changes; a blocked thread waits for the next one
+  std::int64_t num_changes = 0;  // blocked threads wait for the next state change
 
   bool is_pinned(const void* data) const;
   std::shared_ptr<Queue> queue_of(cudaStream_t stream);  // null if there is none

@@ -97,7 +97,7 @@ TEST(AutoShard, AutoPolicyLogsChoiceAndReasonInOneLine) {
           "intended, use AutoShardPolicy::kData"}));
 }
 
-TEST(AutoShard, EveryInputOfZipAndConcatenateIsShardedByFiles) {
+TEST(AutoShard, EveryInputOfZipAndConcatenateIsShardedByFile) {
   const std::string pattern = record_files();
   const Dataset records = records_of(pattern);
   const Numbers own = records_of_files({3, 8});
@@ -377,7 +377,7 @@ TEST(AutoShard, AutoPolicyShardsElementsIfThereAreFewerFilesThanWorkers) {
   EXPECT_EQ(choose_auto_shard(both, 3, AutoShardPolicy::kAuto).policy, AutoShardPolicy::kFile);
 }
 
-// An element that throws must not cause the loss of other elements.
+// An exception for one element must not cause the loss of other elements.
 TEST(AutoShard, FailingElementDoesNotDropOtherElements) {
   for (std::int64_t broken : {0, 1, 2, 4}) {
     const Dataset numbers = Dataset::range(6).map([broken](const Element& e) {

@@ -455,8 +455,8 @@ TEST(RandomFunction, ShardedWorkersDrawIndependentNumbers) {
   }
 }
 
-// Shards of elements draw the same numbers as one process that reads all elements.
-TEST(RandomFunction, ElementShardsDrawSameNumbersAsOneProcess) {
+// Workers that read shards draw the same numbers as one process that reads all elements.
+TEST(RandomFunction, WorkersWithElementShardsDrawSameNumbersAsOneProcess) {
   const auto first_bits = [](const Element&, const SampleRandom& random) {
     return Element({number(static_cast<std::int64_t>(random.stream(2).bits(5)))});
   };

@@ -239,7 +239,7 @@ TEST(ImageFolderDataset, ReturnsRequestedColorModeDTypeAndLabels) {
   const Element first = *image_folder(folder, options).dataset.begin();
   EXPECT_EQ(first[0].shape(), (Shape{4, 6, 1}));
   EXPECT_EQ(first[0].dtype(), DType::kUInt8);
-  EXPECT_EQ(first[0].to_doubles()[0], 11);  // 0.886 * 10 + 0.114 * 20
+  EXPECT_EQ(first[0].to_doubles()[0], 11);  // gray value: 0.886 * 10 + 0.114 * 20
   EXPECT_EQ(numbers_of(first[1]), (std::vector<std::int64_t>{1, 0}));
   options.label_mode = LabelMode::kBinary;
   options.class_names = {"dogs", "cats"};
@@ -267,7 +267,7 @@ TEST(ImageFolderDataset, EveryImageIsInEitherTrainingOrValidationSubset) {
   const ImageFolder training = image_folder(folder, options);
   options.subset = Subset::kValidation;
   const ImageFolder validation = image_folder(folder, options);
-  EXPECT_EQ(training.paths.size(), 8u);  // int(0.25 * 10) images are for validation
+  EXPECT_EQ(training.paths.size(), 8u);  // the other int(0.25 * 10) are for validation
   std::vector<int> both = pictures_in(training.dataset);
   for (int number : pictures_in(validation.dataset)) both.push_back(number);
   EXPECT_EQ(both, all);

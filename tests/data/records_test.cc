@@ -395,8 +395,10 @@ TEST(Csv, RefusesMissingEmptyAndMismatchedFiles) {
   const std::string other = file_of("a,c\n1,2\n", "other.csv");
   EXPECT_INVALID(rows_of(csv_dataset({path, other})), other + ":1",
                  "expected the columns [a, b] as in " + path, "got [a, c]");
-  EXPECT_ERROR(csv_dataset({file_of("", "empty.csv")}), kDataLoss, "empty.csv:1", "a header",
-               "empty file");
+  for (const char* const content : {"", "\n\n"}) {
+    EXPECT_ERROR(csv_dataset({file_of(content, "empty.csv")}), kDataLoss, "empty.csv:1", "a header",
+                 "empty file");
+  }
   EXPECT_ERROR(csv_dataset({"/nowhere.csv"}), kNotFound, "csv_dataset: cannot read '/nowhere.csv'");
   EXPECT_ERROR(read_csv({"/nowhere.csv"}), kNotFound, "read_csv: cannot read '/nowhere.csv'");
   EXPECT_INVALID(csv_dataset({}), "at least one path");

@@ -99,7 +99,7 @@ TEST(Batch, UnpacksFeaturesLabelsAndSampleWeights) {
   EXPECT_FALSE(batch.sample_weight().defined());
   const Batch unlabeled(Element({Tensor::zeros({2})}));
   EXPECT_FALSE(unlabeled.has_labels());
-  EXPECT_ERROR(unlabeled.labels(), kNotFound, "no second component", "features");
+  EXPECT_ERROR(unlabeled.labels(), kNotFound, "at least 2 components", "features");
   const Tensor part = Tensor::zeros({2});
   EXPECT_TRUE(Batch(Element({part, part, part})).sample_weight().defined());
   EXPECT_FALSE(Batch(Element({part, part, part}, {"a", "b", "c"})).sample_weight().defined());
@@ -272,7 +272,7 @@ TEST(PackDataset, PacksTokensIntoRows) {
 TEST(PackDataset, SupportsOverlappingWindowsAndNextTokenLabels) {
   EXPECT_THAT(rows_of(documents({{1, 2, 3, 4}}).pack(3, {.shift = 1})),
               ElementsAre(ElementsAre(1, 2, 3), ElementsAre(2, 3, 4)));
-  // The shift exceeds the length of a window. In the second case, elements end between windows.
+  // The shift exceeds the length of a window. In the second case, it skips whole documents.
   EXPECT_THAT(rows_of(kDocuments.pack(2, {.shift = 4})),
               ElementsAre(ElementsAre(1, 2), ElementsAre(5, 6)));
   EXPECT_THAT(rows_of(documents({{1}, {2}, {3}, {4}, {5}, {6}, {7}}).pack(1, {.shift = 3})),
@@ -444,8 +444,8 @@ TEST_P(Resuming, AtAnyPositionMatchesUninterruptedRun) {
   }
   ASSERT_GT(all.size(), 2 * kEpochs);
   for (std::size_t i = 0; i < positions.size(); ++i) {
-    // The position passes through JSON text, as in a checkpoint, and the dataset is created again,
-    // as in a new process.
+    // Converts the position to JSON text and back, as in a checkpoint, and creates the dataset
+    // again, as in a new process.
     const Json saved = Json::parse(positions[i].to_json().dump());
     ResumableIterator resumed(GetParam().make());
     resumed.restore(DatasetPosition::from_json(saved));

@@ -170,7 +170,7 @@ class AgreesWithTokenizers(unittest.TestCase):
             self.assertEqual(ours["merges"], theirs["merges"])
             self.compare(Tokenizer.from_file(str(written)), self.results(folder, written))
 
-    def test_gpt2_files(self):
+    def test_gpt2_vocabulary_and_merges_files(self):
         from tokenizers import ByteLevelBPETokenizer
 
         with tempfile.TemporaryDirectory() as folder:

@@ -64,7 +64,7 @@ class Cifar10(unittest.TestCase):
         self.assertIn("Resumed after step 5.", output)
         self.assertEqual(first + self.check_lines(output, [6, 8], 8), straight)
 
-    def test_prints_lines_and_saves_a_checkpoint(self):
+    def test_training_prints_log_lines_and_saves_a_checkpoint(self):
         output = self.train("cifar10_multi_gpu_train", "--num_gpus", "2", "--max_steps", "50", "--batch_size", "16",
                             "--devices", "cpu:0-1")
         losses = self.check_lines(output, [0, 10, 20, 30, 40], 16)
@@ -94,7 +94,7 @@ class Cifar10(unittest.TestCase):
         self.assertEqual(sum("(Variable)" in line for line in lines), 10)
         self.assertEqual([line.split()[3] for line in lines if line.split()[:3] == ["first", "device", "cpu:0"]], ["4,273,192"])
 
-    def test_real_data_check_reports_proven_or_unproven(self):
+    def test_real_data_check_reports_missing_or_wrong_data(self):
         nowhere = os.path.join(self.folder.name, "nowhere")
         result = run("check_real_data", "--data_dir", nowhere, codes=(77,))
         self.assertIn("unproven: the loss near step 1,270", result.stdout)

@@ -254,7 +254,7 @@ class Examples(MetricsTestCase):
             with self.subTest(sharded=sharded):
                 self.assertRegex(run("gpt/gpt", *flags, *sharded).stdout, r"speed +\d+ tokens/s")
 
-    def test_swap_strategy_is_bit_identical(self):
+    def test_swap_strategy_results_are_bit_identical(self):
         result = run("swap_strategy", "--steps", "10")
         has_xla = "XLA has no devices here" not in result.stdout
         self.assertRegex(result.stdout, "the same bits everywhere but under XLA" if has_xla else "the same bits everywhere\n")
@@ -281,7 +281,7 @@ class Examples(MetricsTestCase):
         roomy = run("model_parallel", "--steps", "2", "--memory-kib", "100000", code=1)  # nothing is refused
         self.assertRegex(roomy.stdout, r"data parallel +\d\.\d+ ")
 
-    def test_single_process_learns(self):
+    def test_single_process_examples_learn(self):
         for program, flags, said in (
                 ("parameter_server_custom_loop", ["--embedding", "64", "--epochs", "3"], "Finished epoch 2, accuracy is "),
                 ("parameter_server_fit", ["--epochs", "2"], "in the first epoch"),
@@ -326,7 +326,7 @@ class Learning(MetricsTestCase):
                     self.check_metrics(metrics, 30)
                     self.assertLess(sum(metrics["losses"][-5:]) / 5, 0.75 * metrics["losses"][0])
 
-    def test_tutorial_networks_reach_an_accuracy(self):
+    def test_tutorial_networks_reach_expected_accuracy(self):
         # Each limit is at least five percentage points below the measured accuracy.
         for network, flags, floor in (("basic_classification", ["--epochs", "1"], 0.80),
                                       ("quickstart", ["--steps", "400"], 0.74),
@@ -366,16 +366,16 @@ class Tutorials(unittest.TestCase):
         self.assertEqual((metrics["strategy"], metrics["num_replicas"], metrics["steps"]), (strategy, replicas, steps))
         self.assertLess(sum(metrics["losses"][-3:]) / 3, 0.95 * metrics["losses"][0])
 
-    def test_custom_loop_with_mirrored_strategy(self):
+    def test_custom_loop_learns_with_mirrored_strategy(self):
         metrics, _ = run_with_metrics("fashion_mnist_custom_loop", "--devices", "cpu:0-1", "--steps", "15")
         self.check_losses(metrics, "mirrored", 2, 15)
 
-    def test_custom_loop_with_several_workers(self):
+    def test_custom_loop_learns_with_several_workers(self):
         loop = [os.path.join(FOLDER, "fashion_mnist_custom_loop"), "--devices", "cpu:0", "--steps", "15", "--test-examples", "500"]
         metrics, _ = run_with_metrics("../bin/tutti", "run", "-n", "2", "--", *loop, "--strategy", "multi_worker_mirrored")
         self.check_losses(metrics, "multi_worker_mirrored", 2, 15)
 
-    def test_custom_loop_with_parameter_servers(self):
+    def test_custom_loop_learns_with_parameter_servers(self):
         program = os.path.join(FOLDER, "parameter_server_custom_loop")
         result = run("../bin/tutti", "run", "--chief", "--workers", "2", "--ps", "1", "--", program, "--epochs", "5", "--steps-per-epoch", "5")
         said = result.stdout + result.stderr
@@ -385,7 +385,7 @@ class Tutorials(unittest.TestCase):
         self.assertGreater(float(epochs[-1][1]), 0.75, said)
         self.assertGreater(float(re.search(r"Evaluation accuracy: ([01]\.\d+)", said)[1]), 0.75, said)
 
-    def test_model_garden(self):
+    def test_model_garden_network_learns(self):
         """Trains the guide's residual network on two replicas."""
         result = run("../bin/train_resnet", "--network", "resnet20", "--devices", "cpu:0-1", "--batch-size", "8", "--image-size", "16",
                      "--batches", "1", "--learning-rate", "0.02", "--losses", "--steps", "6")

@@ -46,7 +46,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   table.determinism = there & 32 ? determinism : nullptr;
   table.abort = there & 64 ? abort_call : nullptr;
   table.sliceable = there & 128 ? sliceable : nullptr;
-  // The allocated size is the declared one, so that a sanitizer detects reads beyond it.
+  // Allocates whole tables for the declared size (at most 8 KiB), so that a sanitizer detects reads
+  // far beyond it.
   std::vector<Table> memory(1 + std::min<std::size_t>(table.struct_size, 8192) / sizeof(Table));
   memory.front() = table;
   try {

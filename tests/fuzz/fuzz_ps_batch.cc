@@ -38,7 +38,7 @@ void serve(const OperationBatch& batch) {
   if (!std::ranges::all_of(batch.operations, is_small)) return;
   VariableStore store("ps 0");
   const auto answers = store.start(batch);
-  if (!answers->is_ready()) return;  // its synchronous step is not complete yet
+  if (!answers->is_ready()) return;  // the synchronous step is not complete yet
   try {
     (void)answers->wait(TimePoint::max());
   } catch (const Error&) {  // the batch was refused

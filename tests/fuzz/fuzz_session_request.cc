@@ -134,7 +134,7 @@ class FuzzedTask {
     const auto answered = std::make_shared<Event>();
     try {
       sessions_.take(std::make_shared<Call>(encode(request), answered));
-    } catch (const Error&) {  // an Error refuses the request; any other exception is a crash
+    } catch (const Error&) {  // the request was refused; other exceptions are crashes
       return;
     }
     if (!is_run) return;  // any other request may block until the session ends

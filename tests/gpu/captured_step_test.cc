@@ -485,7 +485,7 @@ TEST(GpuOptimizers, CommonOptionsAgreeWithCpu) {
   compare_optimizer(SgdOptions{.learning_rate = 0.1, .gradient_accumulation_steps = 2}, 4, 2);
 }
 
-TEST(GpuOptimizers, InfiniteGradientsSkipTheUpdateAndHalveTheScale) {
+TEST(GpuOptimizers, InfiniteGradientsPreventUpdateAndHalveLossScale) {
   OneDeviceStrategy strategy(kGpu);
   auto scope = strategy.scope();
   const Variable w(Tensor::ones({3}), {.name = "w"});

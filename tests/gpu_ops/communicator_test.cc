@@ -385,7 +385,7 @@ TEST(CommunicatorOnGpus, BlockedStreamEndsCallAtDeadline) {
   for (const auto& each : stuck) each->abort(Error(ErrorCode::kAborted, "the test has ended"));
 }
 
-TEST(CommunicatorOnGpus, FallsBackToHostsWhenNcclCannotConnect) {
+TEST(CommunicatorOnGpus, FallsBackToHostWhenNcclCannotConnect) {
   const Environment faults("TUTTI_SIMULATED_NCCL", "init_never:1");
   const Communicators all =
       in_process_communicators(2, {.timeout = std::chrono::milliseconds(1000)});

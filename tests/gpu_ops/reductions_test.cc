@@ -215,14 +215,14 @@ class SimulatedHardware : public Test {
   SimulatedHardware() { FLAGS_gtest_death_test_style = "threadsafe"; }
 };
 
-TEST_F(SimulatedHardware, UsesPeerMemoryWithoutNccl) {
+TEST_F(SimulatedHardware, ChoosesHierarchicalCopyWithoutNccl) {
   const Environment library("TUTTI_NCCL_LIBRARY", "/nowhere/libnccl.so.2");
   EXPECT_EXIT(end_with([] { return is_chosen("hierarchical_copy"); }), ExitedWithCode(0),
               "hierarchical_copy, because the GPUs read each other's memory; nccl: cannot open "
               "/nowhere/libnccl.so.2");
 }
 
-TEST_F(SimulatedHardware, CopiesBeforeReducingWithoutPeerAccess) {
+TEST_F(SimulatedHardware, ChoosesCanonicalWithoutPeerAccess) {
   const Environment library("TUTTI_NCCL_LIBRARY", "/nowhere/libnccl.so.2");
   const Environment peers("TUTTI_SIMULATED_GPU_FAULTS", "peers:none");
   EXPECT_EXIT(end_with([] { return is_chosen("canonical") && all_sum(gpus(3)); }),

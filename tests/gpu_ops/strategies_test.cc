@@ -114,7 +114,7 @@ TEST(MirroredOnGpus, NcclTrainingIsReproducible) {
   }
 }
 
-TEST(MirroredOnGpus, CentralStorageAndOneDeviceStrategiesTrain) {
+TEST(MirroredOnGpus, CentralStorageAndOneDeviceMatchCpuBitwise) {
   CentralStorageStrategy on_cpus({on_devices("cpu:0-1", "canonical"), Device{}});
   const std::vector<Tensor> expected = trained(on_cpus);
   for (const Device parameters : {Device{}, gpu(1)}) {
@@ -498,7 +498,7 @@ TEST(MultiWorkerGpus, SparseMixedAndMissingGradientsAreSummed) {
   }
 }
 
-TEST(MultiWorkerGpus, NonFiniteGradientsRaiseErrorOrSkipStep) {
+TEST(MultiWorkerGpus, NonFiniteGradientsCauseErrorOrSkippedStep) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const Implementation implementation : {Implementation::kCanonical, Implementation::kNccl}) {
     for (const int bad : {1, 2}) {
@@ -571,7 +571,7 @@ TEST(MultiWorkerGpus, UncapturedStepIsLogged) {
     EXPECT_EQ(step.num_captured(), 0);
     expect_tensor(w.value(), {1}, {-1});
   });
-  EXPECT_THAT(log.text(), HasSubstr("with several workers: each call runs the function"));
+  EXPECT_THAT(log.text(), HasSubstr("with several workers; each call runs the function"));
 }
 
 TEST(MultiWorkerGpus, NcclFormsOneGroupOfAllGpus) {

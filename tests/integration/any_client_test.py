@@ -180,7 +180,7 @@ def use_variable(channel, folder, proto_folder, shard):
     check("a missing shard", refused.error.code, grpc.StatusCode.NOT_FOUND.value[0])
 
 
-def test_variables(program, folder, proto_folder):
+def test_variables_steps_and_sessions(program, folder, proto_folder):
     with subprocess.Popen([program], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
         try:
             pattern = r"server=(\S+) worker=(\S+) shard=(\d+) add=(\d+)\n"
@@ -203,7 +203,7 @@ def main():
         with grpc.insecure_channel(path_of(target)) as channel:
             look_around(channel, folder, proto_folder)
         job.send(signal.SIGTERM)
-        test_variables(variable_server, folder, proto_folder)
+        test_variables_steps_and_sessions(variable_server, folder, proto_folder)
     print("all as expected")
 
 

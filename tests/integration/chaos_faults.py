@@ -24,7 +24,7 @@ WEIGHTS = {
 KINDS = list(WEIGHTS)
 KILL, KILL_TWO, KILL_AGAIN, KILL_RESET, KILL_FLIP, STOP, PULSE, RESET, FLIP, CONTROL_RESET = KINDS
 # Line in which a worker logs why it rolls back: it detected the fault, or it was notified.
-CONNECTION_BROKE = r"worker \d+: .*(disconnected: |is damaged|lost its connection to).*; will go back to the last commit"
+CONNECTION_BROKE = r"worker \d+: .*(disconnected: |is damaged|lost its connection to).*; will roll back to the last commit"
 AFTER_A_STOP = ["is continued", "is killed", "is left to the launcher"]
 
 

@@ -96,7 +96,7 @@ int count(const CounterOptions& options, bool& coordinates) {
   servers.coordinated = true;
   servers.num_servers = 2;
   servers.variable_partitioner = FixedShardsPartitioner(2);
-  // Limits how long a late worker waits, because all its peers may have ended.
+  // Limits the wait of a late worker, whose peers may all have ended.
   servers.cluster.join_timeout = std::chrono::seconds(options.join_timeout_s);
   ParameterServerStrategy strategy(*resolver, servers);
   const auto scope = strategy.scope();

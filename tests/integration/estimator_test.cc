@@ -127,7 +127,7 @@ TEST(EstimatorTest, HooksObserveStepsAndStopTraining) {
   EXPECT_INVALID(StopAtStepHook({}));
 }
 
-TEST(EstimatorTest, NanLossFailsOrStopsTraining) {
+TEST(EstimatorTest, NanLossThrowsErrorOrStopsTraining) {
   const auto input = [] { return numbers_of(4).repeat(); };
   const ModelFn diverges = [](const Tensor& x, const Tensor& labels, EstimatorMode mode) {
     EstimatorSpec spec = line_with_dropout(x, labels, mode);

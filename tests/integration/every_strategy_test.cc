@@ -174,12 +174,12 @@ TEST(ReplicatedLayers, RowCombiningLayersUseOnlyTheirReplicasRows) {
     MirroredStrategy two = two_mirrored();
     const std::vector<Tensor> expected = trained_by_halves(make, x, y);
     std::vector<Tensor> got = trained(two, make, x, y, kSteps);
-    // NormalizationUpdates.AllTowersUpdateAveragesOnlyInTraining covers moving averages.
+    // NormalizationUpdates.EveryTowerUpdatesAveragesOnlyInTraining covers moving averages.
     got.resize(expected.size());
     expect_near(got, expected, 2e-5);
     OneDeviceStrategy one("cpu:0");
     const std::vector<Tensor> whole = trained(one, make, x, y, kSteps);
-    EXPECT_NE(whole[0].to_doubles(), expected[0].to_doubles());  // halving changes the result
+    EXPECT_NE(whole[0].to_doubles(), expected[0].to_doubles());  // dividing the batch matters
   }
 }
 

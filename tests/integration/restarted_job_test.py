@@ -139,7 +139,7 @@ class EarlyExit(ExitsEarly, unittest.TestCase):
                                          r"worker-1 failed first: exited with code 0 before the other tasks finished",
                                          "--ends", ends, "--ends-in", "0", tutti_run=())
 
-    def test_early_exit_is_restarted_like_a_failure(self):
+    def test_early_exit_causes_restart_like_a_failure(self):
         code, calm, text, _ = self.run_program()
         self.assertEqual(code, 0, text)
         for words in (["--ends-before"], []):

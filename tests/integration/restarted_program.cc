@@ -180,7 +180,7 @@ std::string by_estimator(int round) {
   const std::int64_t last = options.steps * (round == 0 ? 1 : 2);
   estimator.train(data, {.max_steps = last,
                          .hooks = {std::make_shared<EndsOnceHook>(round, strategy->worker())}});
-  // No hash after the first round, because an earlier process may have trained further.
+  // Returns no hash after the first round, because an earlier process may have trained further.
   return round == 0 ? "" : hash_variables(estimator.variables());
 }
 

@@ -30,7 +30,7 @@ TUTTI_PROCESS_FUNCTION(serve_steps) {
   return Json("served");
 }
 
-/// Cluster of two parameter servers and one worker, whose processes all tests share.
+/// Cluster of two parameter servers and one worker; all tests share its processes.
 class Cluster {
  public:
   static const Cluster& get() {

@@ -133,7 +133,7 @@ void expect_same_training(const Trained& actual, const Trained& expected) {
 // In the forward pass, each example's features are sent to the K - 1 other workers, each of which
 // returns a result; the backward pass does the same with gradients. In scheme (b), one worker sends
 // or receives all data.
-TEST(ShardedDense, SchemesMatchOneDeviceAndSendBytesStatedInPaper) {
+TEST(ShardedDense, SchemesMatchOneDeviceAndSendAsManyBytesAsInPaper) {
   for (const int workers : {1, 2, 4, 8}) {
     const Trained expected = trained_on_one_device(workers, 1);
     for (const DenseScheme scheme : kSchemes) {

@@ -255,7 +255,7 @@ def check_log(run):
     """Foreign clients cause only a few lines in the log, not one line per client."""
     lines = [line for job in run.jobs.values() for line in job.text().splitlines() if "refused a connection" in line]
     print(f"  {len(lines)} log lines about refused connections; for example: {lines[-1] if lines else ''}")
-    for reason in ("tcp: rank", "this is not the rank 2 that is in the store", "rank 2 does not know this job's secret"):
+    for reason in ("tcp: rank", "the store does not list this process as rank 2", "rank 2 does not know this job's secret"):
         require(any(reason in line for line in lines), f"no line of the log says: {reason}", run.text())
     require(len(lines) <= 500, f"expected at most 500 log lines about refused connections, got {len(lines)}")
 

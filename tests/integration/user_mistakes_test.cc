@@ -16,8 +16,8 @@ namespace tutti::user_mistakes_test {
 struct Mistake {
   std::string name;
   std::function<void()> make;
-  std::string cause;   // text that names the cause
-  std::string remedy;  // text that names the expectation or the remedy
+  std::string cause;   // part of the error that names the cause
+  std::string remedy;  // part that names the expectation or the remedy
 };
 
 /// Returns ones of shape [rows], or [rows, columns].

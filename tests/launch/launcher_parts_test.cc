@@ -1,4 +1,4 @@
-// Tests launcher components that need no processes: plans, lines, exits, restarts and exit codes.
+// Tests launcher components without processes: job plans, output lines, restarts and exit codes.
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/launch/child_process.h"
 #include "tools/launch/job_plan.h"

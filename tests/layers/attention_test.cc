@@ -256,7 +256,7 @@ TEST(RMSNormalizationTest, ScaleHasShapeOfNormalizedAxes) {
   EXPECT_INVALID(RMSNormalization bad({.epsilon = 0.0}), "expected a positive epsilon");
 }
 
-TEST(RMSNormalizationTest, Computes16BitNumbersInFloat32) {
+TEST(RMSNormalizationTest, Normalizes16BitInputsInFloat32) {
   RMSNormalization layer;
   layer.set_dtype_policy("mixed_float16");
   layer.build_for({2});

@@ -150,7 +150,7 @@ TEST(LayerTest, WeightMemberIsSharedWithEarlierCopies) {
 TEST(LayerTest, ErrorsNameTheLayer) {
   ScaledPair pair;
   EXPECT_ERROR(pair(counting({1, 5})), kFailedPrecondition,
-               "layer of type ScaledPair: called before it has weights");
+               "layer of type ScaledPair: called before its weights were created");
   pair.build_for({5});
   const std::string message = error_of([&] { pair(counting({2, 4})); });
   EXPECT_THAT(message, HasSubstr("layer 'scaled_pair' (ScaledPair): layer 'dense' (Dense): "));
@@ -289,7 +289,7 @@ TEST(ConstraintTest, EnforcesNormsAndSigns) {
 }
 
 Json written_layer(const Layer& layer) {
-  // converts to text and back, like a saved file
+  // converts the description to text and back, as if it were saved to a file
   return Json::parse(json_of(layer.describe()).dump());
 }
 
@@ -320,8 +320,7 @@ TEST(LayerDescription, RecreatesEveryLayer) {
       EXPECT_EQ(shared.at(i).to_doubles(), expected[i].to_doubles());
     }
   }
-  // every_layer() must contain all layers: a new layer needs a line in it and one in
-  // layer_table.cc.
+  // every_layer() must contain all layers: a new layer needs an entry there and in layer_table.cc.
   std::vector<std::string> readable = internal::readable_layers();
   std::erase_if(readable, [](const std::string& type) { return type == "OwnScale"; });
   EXPECT_THAT(types, UnorderedElementsAreArray(readable));

@@ -235,7 +235,7 @@ TEST(AverageLoss, IsMeanWithoutStrategyAndZeroForEmptyInput) {
   EXPECT_INVALID(compute_average_loss(Tensor(1.0f)), "at least rank 1");
 }
 
-TEST(AverageLoss, ReportsEqualRowsAssumptionToReplicaGroup) {
+TEST(AverageLoss, InformsReplicaGroupWhenRowsAreAssumedEqual) {
   struct Group : EqualReplicas {
     Group() : EqualReplicas(2) {}
     void assume_equal_rows(std::int64_t rows) override { assumed.push_back(rows); }
@@ -357,7 +357,7 @@ TEST(StepWeightsTest, WeightsScaleGradientsOfTheirSteps) {
   GradientTape tape;
   const Tensor loss = reduce_sum(Loss("mse").per_example(
       labels_of_steps(), x.value(), Tensor::from<float>({2, 2}, {1, 0.5, 2, 0})));
-  // weight * x, the derivative of weight * x^2 / 2
+  // The gradient of weight * x^2 / 2 is weight * x.
   expect_values(tape.gradient(loss, x).dense(), {1, 1, 6, 0});
 }
 

@@ -400,7 +400,7 @@ TEST(ResizingTest, ErrorsNameTheArgument) {
   EXPECT_INVALID(UpSampling2D bad(2, {.interpolation = "cubic"}),
                  "'nearest' or 'bilinear', got 'cubic'");
   EXPECT_INVALID(ZeroPadding2D().build_for({4}), "expected examples of shape");
-  EXPECT_INVALID(Permute bad({1, 1}), "each axis from 1 to 2 once");
+  EXPECT_INVALID(Permute bad({1, 1}), "a permutation of the axes 1 to 2");
   EXPECT_INVALID(Permute({2, 1}).build_for({2}),
                  "layer 'permute' (Permute): Permute: expected examples of rank 2, got [2]");
 }

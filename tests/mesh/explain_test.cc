@@ -76,7 +76,7 @@ TEST(MeshExplain, MatmulPairNeedsOneAllReducePerDirection) {
   MeshStrategy strategy(on_mesh({{"data", 2}, {"model", 4}}, kPair));
   const std::vector<TensorSpec> batch = {{{16, 8}}};
   const MeshReport forward = strategy.explain(mlp(8, 64, false), batch);
-  // A position has 8 of 16 rows; four positions each contribute a term of [8, 8] to the sum.
+  // Each device has 8 of the 16 rows; four devices each add a term of shape [8, 8] to the sum.
   constexpr std::uint64_t kSum = 2 * 3 * (8 * 8 * 4) / 4;
   EXPECT_EQ(exchanged(forward, "all_reduce", "model").count, 1);
   EXPECT_EQ(exchanged(forward, "all_reduce", "model").bytes, kSum);
@@ -86,7 +86,7 @@ TEST(MeshExplain, MatmulPairNeedsOneAllReducePerDirection) {
   const MeshReport training = strategy.explain(mlp(8, 64), batch);
   EXPECT_EQ(exchanged(training, "all_reduce", "model").count, 2);
   EXPECT_EQ(exchanged(training, "all_reduce", "model").bytes, 2 * kSum);
-  // There are 8 + 8 x 16 + 16 + 16 x 8 elements. In a ring of P positions, each position sends each
+  // There are 8 + 8 x 16 + 16 + 16 x 8 elements. In a ring of P devices, each device sends each
   // element 2 (P - 1) / P times: once for P = 2.
   EXPECT_EQ(exchanged(training, "all_reduce", "data").bytes, 4u * (8 + 128 + 16 + 128));
   EXPECT_THAT(training.warnings, ElementsAre());
@@ -180,7 +180,7 @@ TEST(MeshExplain, TransformerLayerNeedsTwoAllReducesPerDirection) {
     const Exchanged more = exchanged(five, "all_reduce", "model");
     const int directions = is_trained ? 2 : 1;
     EXPECT_EQ(more.count - less.count, 3 * 2 * directions);
-    // In each all_reduce, each position contributes a term of shape [8 rows, 8 steps, 16 features].
+    // In each all_reduce, each device contributes a term of shape [8 rows, 8 steps, 16 features].
     const std::uint64_t sum = 2 * 3 * (8 * 8 * 16 * 4) / 4;
     EXPECT_EQ(more.bytes - less.bytes, 3 * 2 * static_cast<std::uint64_t>(directions) * sum);
     EXPECT_EQ(exchanged(five, "all_gather", "model").count, 0) << five.to_string();
@@ -341,8 +341,8 @@ TEST(MeshExplain, PredictedExchangesMatchActualRun) {
     EXPECT_EQ(exchanged(report, "all_reduce", "model").count, is_clipped ? 2 + 1 : 2);
     const std::uint64_t before = strategy.cross_device_ops().bytes_reduced();
     strategy.run(step, Batch(Element({numbers({16, 8}, 1)})));
-    // bytes_reduced() counts the contributions of both positions; bytes_sent() counts the bytes
-    // that one position sends in a ring. A ring of two sends as many bytes as it contributes.
+    // bytes_reduced() counts the contributions of both devices; bytes_sent() counts the bytes
+    // that one device sends. In a ring of two, a device sends as many bytes as it contributes.
     EXPECT_EQ(strategy.cross_device_ops().bytes_reduced() - before, 2 * report.bytes_sent());
   }
 }
@@ -411,7 +411,7 @@ TEST(MeshExplain, WarnsAboutGathersAndAboutUnusedOrMissingLayouts) {
         };
       },
       {{{16, 8}}});
-  // A position has half of [16, 8] and sends it to the other position.
+  // Each device has half of [16, 8] and sends it to the other device.
   EXPECT_THAT(report.warnings,
               Contains(AllOf(HasSubstr("explain_test.cc:"),
                              HasSubstr("softmax gathers sharded inputs: 1 call sends 256 B"))));

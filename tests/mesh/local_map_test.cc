@@ -41,7 +41,7 @@ struct Collective {
 
 Tensor sum_of_blocks(const Tensor& x) { return reduce_sum(reshape(x, {3, 2, 12}), {.axes = {0}}); }
 
-/// Moves the columns that belong to position `i` of the axis to row block `i`.
+/// For each position i of the axis, moves its columns to row block i.
 Tensor columns_to_rows(const Tensor& x) {
   const std::int64_t count = x.shape()[0];
   return reshape(transpose(reshape(x, {count, 2, 3, 2}), {2, 0, 1, 3}), {3 * count, 4});
@@ -194,7 +194,7 @@ Tensor ring_matmul(const std::vector<Tensor>& in) {
       in, {{"ring", ""}, {"ring", ""}}, {{"ring", ""}})[0];
 }
 
-TEST(LocalMap, RingExchangeOfShardsMultipliesMatrices) {
+TEST(LocalMap, RingMatmulMatchesOneDevice) {
   const std::vector<Tensor> inputs = {doubles({8, 12}, 1), doubles({12, 5}, 2)};
   const auto expected = value_and_gradients(
       inputs, [](const std::vector<Tensor>& in) { return matmul(in[0], in[1]); });
@@ -373,7 +373,7 @@ TEST(LocalMap, RefusesCapturedValuesRecordedByTape) {
   EXPECT_EQ(message([](const Tensor& x) { return stop_gradient(x * 2.0f); }, sum), "");
 }
 
-TEST(LocalMap, RefusesGradientAfterStep) {
+TEST(LocalMap, RefusesGradientComputedAfterStep) {
   MeshStrategy strategy(on_mesh({{"a", 2}}));
   const std::string message = message_of([&] {
     const Tensor x = Tensor::ones({4});

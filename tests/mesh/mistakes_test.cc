@@ -66,7 +66,7 @@ TEST(MeshOptions, UnsupportedOptionsAreRejected) {
   EXPECT_THAT(message([](MeshOptions& o) { o.blocks = {{"data", 6}}; }), HasSubstr("multiple"));
 }
 
-TEST(MeshSteps, ErrorForDivergingPositionsNamesBothLines) {
+TEST(MeshSteps, DivergenceErrorNamesBothLines) {
   MeshOptions options = on_mesh({{"data", 2}});
   options.local.timeout = std::chrono::seconds(5);
   MeshStrategy strategy(options);

@@ -25,8 +25,8 @@ inline bool has_even_dimension(const Tensor& x) {
   return false;
 }
 
-/// For each operation of a family, returns the calls that can be divided between two positions.
-/// Floating-point inputs are float64.
+/// For each operation of a family, returns the calls that have an input which two mesh positions
+/// can share. Floating-point inputs are float64.
 inline std::map<OpId, std::vector<MeshCall>> calls_of(const testing::OpFamily& family) {
   constexpr std::int64_t kMostElements = 4000;
   std::map<OpId, std::vector<MeshCall>> calls;

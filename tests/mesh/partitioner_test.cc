@@ -42,8 +42,8 @@ class UnreadTensors {
   std::set<const std::byte*> known_;
 };
 
-/// Partitioner that passes calls to the position, and records both the operations with sharded
-/// inputs and the sharded tensors that it returns.
+/// Partitioner that forwards calls to another partitioner. Records the operations with sharded
+/// inputs, and the tensors that it returns.
 class WatchedPartitioner final : public OpPartitioner {
  public:
   explicit WatchedPartitioner(OpPartitioner& next) : next_(next) {}
@@ -131,7 +131,7 @@ TEST(MeshPartitioner, SeesEveryOperationAndGradientWithoutMaterialization) {
 struct PublicFunction {
   std::string name;
   std::function<Tensor(const Tensor& x)> call;  // x: float64 [4, 6]
-  bool reads = false;                           // true if documented to read x on the host
+  bool reads = false;                           // true if the function is documented to read x
 };
 
 std::vector<PublicFunction> public_functions() {
@@ -300,7 +300,7 @@ TEST(MeshPartitioner, EveryVariableLayoutAcceptsUpdatesInEveryLayout) {
        {Layout{"", ""}, Layout{"a", ""}, Layout{"", "a"}, Layout{"d", "a"}, Layout{"a", "d"}}) {
     for (const int dim : {-1, 0, 1}) {
       MeshStrategy strategy(on_mesh({{"a", 2}, {"d", 2}}, {{"^w$", layout}}));
-      std::vector<UnreadTensors> given(4);  // one per position
+      std::vector<UnreadTensors> given(4);  // one for each mesh position
       const auto found = updated(strategy, [&](const Tensor& x) {
         MeshPosition& position = *MeshPosition::current();
         const Tensor part = in_sharding(position, x, over_axis_0(std::min(dim, x.rank() - 1)));

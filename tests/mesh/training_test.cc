@@ -157,7 +157,7 @@ std::size_t bytes_after_forward(bool reshard_after_forward) {
 
 TEST(MeshTraining, GatheredValuesAreReleasedAfterForwardPass) {
   constexpr double kAll = 8 * 128 * 128 * sizeof(float), kPart = kAll / 4;
-  // A device stores its parts of the weights and of two slots.
+  // Each device stores its shards of the weights and of two slots.
   EXPECT_NEAR(static_cast<double>(bytes_after_forward(true)), 3 * kPart, 0.1 * 3 * kPart);
   EXPECT_NEAR(static_cast<double>(bytes_after_forward(false)), kAll + 3 * kPart, 0.1 * kAll);
 }
@@ -368,7 +368,8 @@ TEST(MeshTraining, MatmulPairNeedsOneAllReducePerDirection) {
         matmul(dense(x, w[0].value(), w[1].value(), FusedActivation::kRelu), w[2].value());
     optimizer.minimize(tape, reduce_sum(square(y)));
   });
-  // Each of two positions has one term of the result [16, 4] and one of the gradient of x [16, 8].
+  // Each of the two mesh positions has one term of the result [16, 4] and one of the gradient of x
+  // [16, 8].
   EXPECT_EQ(strategy.cross_device_ops().bytes_reduced() - before, 2u * 4 * (16 * 4 + 16 * 8));
 }
 
@@ -421,8 +422,8 @@ TEST(MeshAttention, SwitchesFromSequenceShardsToHeadShards) {
   }
   const auto traffic = strategy.traffic();
   // The forward pass exchanges three inputs and the result; the backward pass exchanges five
-  // tensors that are sharded by sequence, and three gradients. A position has a shard [2, 4, 3, 5]
-  // of each tensor; it keeps half of the shard's elements and sends the other half.
+  // tensors that are sharded by sequence, and three gradients. A mesh position has a shard [2, 4,
+  // 3, 5] of each tensor; it keeps half of the shard's elements and sends the other half.
   EXPECT_GE(traffic.at("all_to_all").bytes, 2u * (4 + 3) * (2 * 4 * 3 * 5 * 4) / 2);
 }
 

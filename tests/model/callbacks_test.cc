@@ -74,7 +74,8 @@ TEST(ModelCheckpointTest, InvalidPathTemplateIsRejectedBeforeTraining) {
   const Tensor x = alternating(8);
   const FitOptions fit{.callbacks = {ModelCheckpoint(folder + "/{val_loss}.safetensors")},
                        .verbose = kSilent};
-  EXPECT_INVALID(model.fit(x, x, fit), "expected validation_data for {val_loss}");
+  EXPECT_INVALID(model.fit(x, x, fit),
+                 "the path contains {val_loss}, but fit() has no validation_data");
   EXPECT_EQ(model.epochs_trained(), 0);
 }
 
@@ -142,7 +143,7 @@ TEST(JsonLogTest, WritesOneLinePerEpoch) {
   EXPECT_TRUE(std::filesystem::exists(folder + "/validation"));
 }
 
-TEST(LearningRateScalingTest, FollowsFormulaOrBatchTable) {
+TEST(LearningRateScalingTest, UsesFormulaOrTableOfBatchSizes) {
   EXPECT_DOUBLE_EQ(scaled_learning_rate(0.1, 256, 1024), 0.4);
   EXPECT_DOUBLE_EQ(scaled_learning_rate(0.1, 256, 1024, LearningRateScaling::kSquareRoot), 0.2);
   EXPECT_DOUBLE_EQ(scaled_learning_rate(0.1, 256, 64), 0.025);

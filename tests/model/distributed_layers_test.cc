@@ -59,8 +59,8 @@ TEST(DistributedMetrics, MetricsCreatedOutsideScopeWorkInCrossReplicaContext) {
   EXPECT_EQ(mean.result().item(), 4.5f);
 }
 
-/// Layer that returns its input and adds two metrics: the sum of the inputs' means, and the mean of
-/// all input elements.
+/// Layer that returns its input and adds two metrics: the sum of the means of all inputs, and the
+/// mean of all input elements.
 class Observer : public Layer {
  public:
   std::shared_ptr<Sum> sum() const { return sum_; }
@@ -221,7 +221,7 @@ const std::vector<double> kUntouched = {0.0, 1.0};
 
 }  // namespace normalization_updates_test
 
-TEST(NormalizationUpdates, AllTowersUpdateAveragesOnlyInTraining) {
+TEST(NormalizationUpdates, EveryTowerUpdatesAveragesOnlyInTraining) {
   using namespace normalization_updates_test;
   MirroredStrategy strategy({.devices = "cpu:0-1"});
   expect_near(after_steps_of_towers(true), after_steps(strategy, true, false), 1e-5);

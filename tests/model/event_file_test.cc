@@ -107,7 +107,7 @@ TEST(EventFileTest, ReportsFileSizeLimitAsError) {
   const std::string message = error_of([&] {
     for (int step = 0; step < 10; ++step) writer->scalar("epoch_loss", step, 0.5);
   });
-  writer.reset();  // the destructor must not write under the limit
+  writer.reset();  // the destructor must not write while the limit applies
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
   EXPECT_THAT(message, HasSubstr("File too large"));
 }
@@ -249,7 +249,7 @@ TEST(ProgressTest, TerminalLineIsRewrittenAndNeverWraps) {
   for (const unsigned short columns : {200, 80, 50, 20}) {
     for (const Values& values : {kValues, many}) {
       const std::string text = on_terminal(columns, values);
-      // the epoch's title, its values, and its shares of time
+      // Three lines: the epoch's title, its values, and its shares of time.
       EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3) << text;
       const std::size_t end = text.find("  compute");
       ASSERT_NE(end, std::string::npos) << text;

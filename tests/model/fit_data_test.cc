@@ -51,14 +51,14 @@ TEST(FitData, InfiniteDatasetErrorStatesRemedy) {
 }
 
 // As in Keras, each validation uses the same first batches.
-TEST(FitData, ValidationStepsRestartAtFirstBatch) {
+TEST(FitData, EveryValidationStartsAtFirstBatch) {
   for (const bool is_endless : {true, false}) {
     Sequential model = constant_model();
     const Dataset rows = is_endless ? labels_to(6).repeat() : labels_to(6);
     const History history = model.fit(
         labels_to(6).batch(2),
         {.epochs = 3, .validation_data = rows.batch(2), .verbose = kSilent, .validation_steps = 2});
-    EXPECT_THAT(history["val_loss"], ElementsAre(7.5, 7.5, 7.5));  // (1 + 4 + 9 + 16) / 4
+    EXPECT_THAT(history["val_loss"], ElementsAre(7.5, 7.5, 7.5));  // mean of 1, 4, 9 and 16
   }
 }
 
@@ -89,7 +89,7 @@ TEST(FitData, WarnsAboutFewerBatchesThanSteps) {
   EXPECT_DOUBLE_EQ(logs.at("loss"), 7.5);
 }
 
-TEST(FitData, ResumedFitRestartsValidationAtFirstBatch) {
+TEST(FitData, ResumedFitStartsValidationAtFirstBatch) {
   const std::string folder = TempDir() + "/tutti_validation_steps";
   const auto train = [&](bool fails) {
     Sequential model = constant_model();
@@ -384,7 +384,7 @@ Sequential small_network(Strategy& strategy, double learning_rate) {
   return model;
 }
 
-TEST(Augmentation, FitDrawsFreshNumbersEachEpoch) {
+TEST(Augmentation, FitUsesFreshRandomNumbersEachEpoch) {
   const auto strategy = mirrored("cpu:0-1");
   // With a learning rate of 0, the loss depends only on the epoch's images.
   const auto losses = [&](std::int64_t initial_epoch) {

@@ -13,7 +13,8 @@ namespace tutti::testing::fit_test {
 
 TEST(FitTest, StrategyChangesOnlyRounding) {
   for (const bool as_dataset : {false, true}) {
-    // 10,000 rows, as in TensorFlow's test; fewer for the dataset, which contains the same data.
+    // TensorFlow's test also uses 10,000 rows. Fewer rows suffice for the dataset, because its data
+    // are the same.
     const std::int64_t rows = as_dataset ? 1280 : 10'000;
     const Outcome expected = correctness_run(nullptr, rows, as_dataset, !as_dataset);
     EXPECT_LT(expected.loss[1], expected.loss[0]);
@@ -63,7 +64,7 @@ TEST(FitTest, EvaluationAveragesOverExamplesWithPartialBatch) {
   }
 }
 
-TEST(FitTest, PerBatchLearningRateTrainsIdenticallyUnderStrategy) {
+TEST(FitTest, PerBatchLearningRateHasSameEffectUnderEveryStrategy) {
   auto run = [](Strategy* strategy) {
     Sequential model = correctness_model(strategy);
     const Tensor x = alternating(640);
@@ -141,8 +142,8 @@ TEST(FitTest, AddedLossesAndMetricsAreEqualWithAndWithoutStrategy) {
   for (const std::optional<Loss>& loss : {std::optional<Loss>("mse"), std::optional<Loss>()}) {
     const std::vector<double> expected = run(nullptr, loss);
     for (const auto& strategy : several_strategies()) {
-      // Three replicas get different numbers of rows from a batch of 32, so the mean of their means
-      // differs from the mean of the batch.
+      // Three replicas get different numbers of rows from a batch of 32, so the mean of the
+      // replicas' means differs from the mean of the batch.
       if (strategy->num_replicas_in_sync() == 3) continue;
       SCOPED_TRACE(label_of(*strategy));
       expect_near(run(strategy.get(), loss), expected, 1e-5);
@@ -220,11 +221,11 @@ TEST(FitTest, RegularizationIsCountedOnceForAllReplicas) {
     model.compile({.optimizer = SgdOptions{.learning_rate = 0.1}, .loss = "mse"});
     const Tensor x = alternating(6);
     const double loss = model.fit(x, x, {.batch_size = 6, .verbose = kSilent})["loss"][0];
-    EXPECT_NEAR(loss, 0.5 + 0.1 * 4, 1e-6);  // (2x - x)^2 is 1 for half of the rows
+    EXPECT_NEAR(loss, 0.5 + 0.1 * 4, 1e-6);  // half of the rows have the loss (2x - x)^2 = 1
     return weights_of(model);
   };
   const std::vector<double> expected = run(nullptr);
-  // kernel: gradient 2 * (2 - 1) / 2 + 0.2 * 2; bias: gradient 2 * 1 / 2
+  // The gradients are 2 * (2 - 1) / 2 + 0.2 * 2 for the kernel and 2 * 1 / 2 for the bias.
   expect_near(expected, {2 - 0.1 * (1 + 0.4), -0.1}, 1e-6);
   for (const auto& strategy : several_strategies())
     expect_near(run(strategy.get()), expected, 1e-6);
@@ -245,7 +246,7 @@ TEST(FitTest, ConstraintsAreAppliedUnderEveryStrategy) {
   }
 }
 
-TEST(FitTest, ClassWeightsActLikeSampleWeightsChosenByLabel) {
+TEST(FitTest, ClassWeightsMatchEquivalentSampleWeights) {
   const Tensor x = random_uniform({48, 4}, {.seed = 11}, -1.0, 1.0);
   const Tensor y = argmax(slice(x, {0, 0}, {-1, 3}), 1);
   const Tensor by_class = gather(Tensor::from<float>({3}, {1.0, 0.5, 3.0}), y);

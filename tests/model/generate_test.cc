@@ -1,5 +1,5 @@
-// Tests sampling and generation: which tokens can be drawn, how often, and that a cache does not
-// change results.
+// Tests sampling and generation: the tokens that can be drawn, their frequencies, and that a cache
+// does not change results.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/generate.h"
 
@@ -49,7 +49,8 @@ TEST(SampleTest, TopPKeepsLikeliestClassesUpToProbabilityMass) {
   for (std::size_t i = 1; i < 4; ++i) EXPECT_NEAR(shares[i], std::exp(kLogits[i]) / 9, kSpread);
   EXPECT_THAT(shares_drawn(kLogits, {.top_p = 0.39}, 100),
               ElementsAre(0, DoubleNear(1, 1e-9), 0, 0));
-  // top_p applies to the classes that top_k keeps; 4 / 7 for the likeliest class exceeds 0.5.
+  // top_p applies to the classes that top_k keeps. The likeliest class alone exceeds 0.5, because
+  // its probability is 4 / 7.
   EXPECT_THAT(shares_drawn(kLogits, {.top_k = 2, .top_p = 0.5}, 100),
               ElementsAre(0, DoubleNear(1, 1e-9), 0, 0));
 }

@@ -201,7 +201,7 @@ TEST(ModelFile, KeepsWeightsTrainedByEstimator) {
             estimator.predict(data).to_doubles());
 }
 
-TEST(ModelFile, ErrorForInvalidFileIdentifiesCalledFunction) {
+TEST(ModelFile, InvalidFileErrorNamesCalledFunction) {
   EXPECT_ERROR((void)load_model("/nowhere.safetensors"), kNotFound,
                "load_model: ", "'/nowhere.safetensors'");
   write_file_atomically(model_path(), "sepal,petal\n1.0,2.0\n");

@@ -83,8 +83,8 @@ inline Sequential small_model() {
   return model;
 }
 
-/// Returns a model with metrics whose larger values are better, metrics whose smaller values are
-/// better (mae), and a metric without a direction (true_positives).
+/// Returns a model with metrics to maximize, a metric to minimize (mae), and a metric without a
+/// direction (true_positives).
 inline Sequential watched_model() {
   Sequential model = small_model();
   model.compile({.loss = "mse",

@@ -1,5 +1,5 @@
-// Tests construction and compilation of models: forms of Sequential, graphs of layers, names,
-// summary, strategies, arguments of compile and fit.
+// Tests the construction and compilation of models: Sequential and Functional, names, summaries,
+// strategies, and the arguments of compile() and fit().
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <cstring>
@@ -492,7 +492,7 @@ TEST(FunctionalTest, GraphErrorsAreRaisedAtConstruction) {
   EXPECT_INVALID(Functional model({Relu()(x)}, {x}), "input 0 is a result of layer");
 }
 
-TEST(FunctionalTest, CallAndCompileErrorsNameMissingItems) {
+TEST(FunctionalTest, CallAndCompileErrorsStateExpectedItems) {
   Functional model = two_by_two(nullptr);
   EXPECT_INVALID(model(Tensor::ones({1, 4})),
                  "layer 'functional' (Functional): expected 2 inputs (left, right), got 1");
@@ -576,7 +576,8 @@ std::vector<std::string> compile_warnings(const std::string& activation,
 
 TEST(ModelArguments, NumberOfInputsIsCheckedInFitAndEvaluate) {
   Sequential one = one_input();
-  // With only two inputs, the dataset could also contain an input, labels and weights.
+  // The test passes three inputs, because a dataset of two inputs and labels could also mean one
+  // input, labels and weights.
   for (const std::string& error : errors_of(one, {column(), column(), column()}, {column()}))
     EXPECT_THAT(error, AllOf(HasSubstr("'sequential' expects 1 input(s)"), HasSubstr("received")));
   EXPECT_INVALID(one.fit(Tensors{column(), column()}, {column()}, {}),
@@ -657,7 +658,7 @@ TEST(CompileWarnings, WarnsOnceAboutLogitsProbabilitiesMismatch) {
                                 HasSubstr(".from_logits = true"))));
 }
 
-TEST(CompileWarnings, MatchingAndUnknownPairsDoNotWarn) {
+TEST(CompileWarnings, MatchingOrUnknownLossesDoNotWarn) {
   const Loss own("binary_crossentropy", [](const Tensor& labels, const Tensor& predictions) {
     return losses::mean_squared_error(labels, predictions);
   });

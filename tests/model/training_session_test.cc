@@ -121,8 +121,8 @@ TEST(TrainingSession, PrintsStopCauseAndHowToContinue) {
   EXPECT_THAT(own, HasSubstr("stopped    by SIGTERM after step 7\n"));
 }
 
-/// Runs a session whose steps take 1 s and whose grace period is 10 s. Raises SIGTERM in each step
-/// that begins after a number of completed steps in `signals`.
+/// Runs a session whose steps take 1 s and whose grace period is 10 s. Raises SIGTERM at the start
+/// of a step if `signals` contains the number of completed steps.
 Outcome train_with_grace(TrainingSessionOptions options, const std::vector<std::int64_t>& signals) {
   test_scopes::StepClock clock;
   options.epochs = 6;  // 6 epochs have 24 steps
@@ -331,7 +331,7 @@ TEST(BackupAndRestoreTest, InterruptedRunMatchesUninterruptedBitwise) {
 /// Results of a fit() call with stop_on_signals.
 struct SignalledFit {
   bool is_stopped = false;
-  std::int64_t batches = 0;  // number of batches that this fit() call began
+  std::int64_t batches = 0;  // number of batches that this fit() call started
   std::string weights;
   std::string output;
 };
@@ -418,7 +418,7 @@ TEST(BackupAndRestoreTest, FinishedRunWithRetainedCheckpointIsNotTrainedAgain) {
   const std::string folder = empty_folder();
   Program run{.delete_checkpoint = false, .folder = folder + "/backup"};
   const auto first = live(run, folder + "/log.csv", -1);
-  const auto second = live(run, folder + "/log.csv", 0);  // has no batches left to train
+  const auto second = live(run, folder + "/log.csv", 0);  // no batches are left to train on
   ASSERT_TRUE(first && second);
   EXPECT_EQ(*first, *second);
 }
@@ -442,7 +442,7 @@ TEST(BackupAndRestoreTest, DamagedVersionFallsBackToPrevious) {
   EXPECT_EQ(*left, *calm);
 }
 
-TEST(BackupAndRestoreTest, RejectsChangedBatchSizeWithinEpoch) {
+TEST(BackupAndRestoreTest, RejectsChangedBatchSizeMidEpoch) {
   const std::string folder = empty_folder();
   std::vector<double> rows;  // rows that training received
   const auto train = [&](std::int64_t batch_size, std::int64_t interrupt_at) {

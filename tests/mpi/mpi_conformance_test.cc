@@ -199,7 +199,7 @@ TEST_F(MpiConformance, TimeoutNamesAbsentRank) {
 TEST_F(MpiConformance, AbortDuringTransferKeepsMpiUsable) {
   for (int round = 0; round < 3; ++round) {
     const auto all = communicator_of(transport_of_first(world().size()), "mpi");
-    meet();  // so that no rank aborts while other ranks connect
+    meet();  // no rank may abort while another rank connects
     const auto aborting = Executor::system().start("abort", [&] {
       Clock::system().sleep_for(std::chrono::milliseconds(5 * round + 1));
       if (all->rank() == 0) all->abort(Error(ErrorCode::kInternal, "enough"));

@@ -66,7 +66,7 @@ TEST(OptimizerTest, ReducedGradientsAreNotReducedAgain) {
   const Gradient gradient(doubles({1.0}));
   optimizer.apply_gradients({&gradient, 1}, {.aggregation = GradientAggregation::kNone});
   expect_tensor(v.value(), {1}, {-0.1}, 1e-15);
-  // Replicas still synchronise, but exchange no gradients.
+  // Replicas still synchronize, but do not exchange gradients.
   EXPECT_EQ(reducer.calls, (Calls{"begin 0", "finish", "updates_done"}));
 }
 
@@ -229,14 +229,14 @@ TEST(GradientAccumulation, ReducesOncePerUpdate) {
     sgd.minimize(tape, square(x.value()));
   };
   step();
-  // Replicas synchronise, but exchange no gradients.
+  // Replicas synchronize, but do not exchange gradients.
   EXPECT_EQ(reducer.calls, (std::vector<std::string>{"begin 0", "finish", "updates_done"}));
   EXPECT_EQ(x.value().item_double(), 3.0);
   reducer.calls.clear();
   step();
   EXPECT_EQ(reducer.calls,
             (std::vector<std::string>{"begin 1", "ready 0", "finish", "updates_done"}));
-  // the mean of 6 and 6, times 2 replicas
+  // The mean of two gradients of 6 is summed over 2 replicas.
   EXPECT_NEAR(x.value().item_double(), 3.0 - 0.1 * 2 * 6.0, 1e-15);
 }
 
@@ -306,7 +306,7 @@ TEST(GradientAccumulation, LearningRateSchedulesCountCallsNotUpdates) {
   Sgd sgd(std::vector{variable(doubles({0.0}), "w")},
           {.learning_rate = PiecewiseConstantDecay({0, 1, 2}, {1.0, 0.1, 0.01, 0.001}),
            .gradient_accumulation_steps = 2});
-  // applies the rate of the second call, as in Keras
+  // As in Keras, the update uses the rate of the second call.
   EXPECT_EQ(weights_after(sgd, {{1.0}, {1.0}})[0], -0.1);
   EXPECT_EQ(sgd.learning_rate(), 0.01);
   EXPECT_EQ(weights_after(sgd, {{1.0}, {1.0}})[0], -0.101);

@@ -377,7 +377,7 @@ TEST(ExponentialMovingAverage, AverageStartsAtVariableValue) {
   w.assign(doubles({5.0, 2.0}));
   averages.apply();
   averages.apply();
-  // 5 - 4 * 0.75^2 and 2 - 4 * 0.75^2, which are exact.
+  // The averages 5 - 4 * 0.75^2 and 2 - 4 * 0.75^2 are exactly representable.
   EXPECT_EQ(average.value().to_doubles(), (std::vector<double>{2.75, -0.25}));
   EXPECT_EQ(w.value().to_doubles(), (std::vector<double>{5.0, 2.0}));
   averages.assign_averages();

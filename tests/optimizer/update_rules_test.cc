@@ -243,7 +243,7 @@ class NormalizedRule final : public UpdateRule {
   }
 };
 
-/// Rule that declares that it uses norms, but has no direct().
+/// Rule that declares the use of norms, but does not override direct().
 class HalfARule final : public UpdateRule {
  public:
   std::string_view name() const override { return "half"; }
@@ -280,7 +280,7 @@ struct Elements {
     for (T& each : w) each = static_cast<T>(stream.normal(n++));
     for (T& each : g) each = static_cast<T>(stream.normal(n++));
     slots.resize(rule.slots().size(), std::vector<T>(count));
-    for (auto& slot : slots) {  // so that means of squares exceed squared means
+    for (auto& slot : slots) {  // means of squares must exceed squared means
       for (T& each : slot) each = static_cast<T>(0.5 + 0.2 * stream.uniform64(n++));
     }
   }
@@ -304,7 +304,8 @@ struct Elements {
       if (rule.uses_norms()) {
         rule.direct(args, &direction[first]);
         args.gradient_data = &direction[first];
-        args.scalars.weight_norm = 3.25;  // norm of all weights, even if `args` has only some
+        args.scalars.weight_norm =
+            3.25;  // norm of all weights, even if `args` has only some of them
         args.scalars.direction_norm = 1.75;
       }
       rule.apply(args);

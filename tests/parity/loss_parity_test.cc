@@ -20,7 +20,7 @@ struct LossCase {
   std::function<Loss(LossReduction)> make;
 };
 
-/// Returns the case of a loss without options.
+/// Returns a LossCase for a loss without options.
 template <class LossClass>
 LossCase plain(Tensor (*function)(const Operand&, const Operand&)) {
   return {function, [](LossReduction how) { return LossClass({.reduction = how}); }};

@@ -299,7 +299,7 @@ double fit_number(const std::string& name) { return record_of("fit").at(name).it
 
 using MadeMetric = std::shared_ptr<PredictionMetric>;
 
-/// Returns {name: (metric, true if labels must be one-hot)}.
+/// Returns the metrics by name, each with a flag that is true if its labels must be one-hot.
 std::map<std::string, std::pair<MadeMetric, bool>> metrics_of_steps() {
   const MadeMetric crossentropy =
       MetricSpec("sparse_categorical_crossentropy")

@@ -203,7 +203,7 @@ std::uint64_t bytes_of_step(Strategy& strategy, std::span<const Variable> variab
                           [&] { strategy.run([&] { (void)reduce_in_replica(variables); }); });
 }
 
-/// Returns the numbers of each gradient sum: all sums of replica 0, then those of replica 1, ...
+/// Returns the elements of each gradient sum: all sums of replica 0, then those of replica 1, ...
 std::vector<std::vector<double>> results_of_step(Strategy& strategy,
                                                  const std::vector<Variable>& variables) {
   std::vector<std::vector<double>> results;
@@ -294,7 +294,7 @@ TEST(BucketReducer, WorkersUseRegisteredOperationWithItsOptions) {
       EXPECT_GE(made, static_cast<int>(workers));
       EXPECT_GE(seen.names.size(), 2u);
       EXPECT_EQ(seen.ids.size(), 2 * workers * seen.names.size());  // factor 2: two models
-      // Each worker sends the gradients of two models once, and counters with each bucket.
+      // Each worker sends the gradients of two models once, and counters along with each bucket.
       const std::uint64_t gradients = 2 * workers * kBytesOfVariables;
       EXPECT_GE(seen.num_bytes, gradients);
       EXPECT_LT(seen.num_bytes, gradients + 2 * workers * 2'000);
@@ -363,12 +363,12 @@ TEST(BucketReducer, VariableAggregationAcrossWorkersUsesConfiguredOperation) {
   EXPECT_EQ(bytes, (std::vector<std::uint64_t>{3 * 16, 3 * 16}));
 }
 
-TEST(BucketReducer, CallsCanonicalAndSliceablePlugin) {
+TEST(BucketReducer, CallsPluginEvenIfCanonicalAndSliceable) {
   const auto name = load_cross_device_ops_plugin(TUTTI_TEST_PLUGINS "/canonical.so");
   EXPECT_ERROR(sums_by(name), kDeadlineExceeded, "peer 3 is silent");
 }
 
-TEST(BucketReducer, SingleWorkerCallsReportedOperation) {
+TEST(BucketReducer, SingleWorkerCallsOperationNamedByReductionName) {
   static std::atomic<int> calls{0};
   register_cross_device_ops("counted_alone", [](const Group&, const CommunicationOptions&) {
     return std::make_unique<CountedSums>(false, calls);

@@ -288,8 +288,8 @@ TEST(StrategyCheckpoint, MismatchedRestoreLeavesVariablesUnchanged) {
     more.add_state("new", {[] { return Json(1); }, [](const Json&) {}});
     EXPECT_THROW(CheckpointManager(more, folder).restore_latest(), Error);
     EXPECT_EQ(training.hash(), before);
-    // Restoring fails halfway: variables already restored get their earlier values back, without a
-    // collective.
+    // Restoring fails halfway, so the variables that were already restored get their earlier values
+    // back, without a collective.
     Checkpoint fails = training.checkpoint();
     bool refuses = true;
     fails.add_tensors("fails", {[] { return std::vector<NamedTensor>(); },

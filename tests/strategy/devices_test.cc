@@ -35,7 +35,7 @@ std::vector<StrategyCase> strategies() {
 class StepDevices : public AllStrategies {};
 INSTANTIATE_TEST_SUITE_P(, StepDevices, ::testing::ValuesIn(strategies()), case_name);
 
-/// Returns float32 [2] on the replica's device, like a row of a batch.
+/// Returns a float32 vector of two elements on the replica's device, like a row of a batch.
 Tensor own_data() { return vec({1.0f, 2.0f}); }
 
 Variable mean_variable(const Tensor& initial, const char* name) {
@@ -317,7 +317,8 @@ TEST(StrategyDeviceScopes, StrategyPlacementOverridesDeviceScopes) {
   const DeviceScope inside("/job:localhost/device:CPU:5");
   const Variable variable(zeros_for);
   EXPECT_THAT(variable.storage().devices(), ElementsAre(on_cpu(0), on_cpu(1)));
-  EXPECT_EQ(Tensor::zeros({2}).device(), on_cpu(5));  // tensors still follow the scope
+  EXPECT_EQ(Tensor::zeros({2}).device(),
+            on_cpu(5));  // tensors are still created on the scope's device
 }
 
 // Placement alternates between the servers as usual: ps0, ps1, ps0.
@@ -355,9 +356,9 @@ TEST(StrategyDeviceScopes, OptimizersUpdateOnVariableDevice) {
   EXPECT_EQ(variables[1].value().device(), on_cpu(2));
 }
 
-// Ten thousand empty steps (like an empty Session.run) start no thread and create no tensor. Prints
-// the cost per step; benchmarks/train_step/empty_steps.cc measures it in more detail.
-TEST(StrategyDeviceScopes, EmptyStepsStartNoThreadAndAllocateNothing) {
+// Ten thousand empty steps (like an empty Session.run) do not start a thread or create a tensor.
+// Prints the cost per step; benchmarks/train_step/empty_steps.cc measures it in more detail.
+TEST(StrategyDeviceScopes, EmptyStepsDoNotStartThreadsOrAllocateTensors) {
   constexpr int kSteps = 10'000;
   const auto strategy = mirrored(2);
   std::array<int, 2> runs{};

@@ -97,7 +97,7 @@ Steps places_of(DistributedDataset dataset) {
   return steps;
 }
 
-TEST_F(DistributedDatasetTest, ReplicaBatchesReportOffsetAndFollowWeights) {
+TEST_F(DistributedDatasetTest, ReplicaBatchesReportOffsetsAndRespectReplicaWeights) {
   MirroredStrategy four({.devices = "cpu:0-3"});
   const DistributedDataset dataset = four.distribute_dataset(Dataset::range(13).batch(10));
   EXPECT_EQ(dataset.global_batch_size(), 10);
@@ -250,7 +250,7 @@ TEST_F(DistributedDatasetTest, MappedScalarsAreRejectedWhenRead) {
   EXPECT_INVALID((void)dataset.begin(), "not batched", "batch(global_batch_size)");
 }
 
-TEST_F(DistributedDatasetTest, RestoreWithDifferentBatchSizeFailsWithinEpoch) {
+TEST_F(DistributedDatasetTest, MidEpochRestoreWithDifferentBatchSizeFails) {
   DistributedDataset small = strategy_.distribute_dataset(Dataset::range(20).batch(4));
   DistributedDataset large = strategy_.distribute_dataset(Dataset::range(20).batch(8));
   large.restore(small.position());
@@ -305,7 +305,7 @@ TEST(Rebatch, SizesAreEvenAndSumToGlobalBatch) {
   }
 }
 
-TEST(Rebatch, SizesRotateFromWorkerToWorker) {
+TEST(Rebatch, WorkersTakeTurnsReceivingLargestBatch) {
   EXPECT_EQ(batch_sizes_for_worker(8, 2, 2, 1), (Rows{2, 2, 2, 2}));
   EXPECT_EQ(batch_sizes_for_worker(4, 3, 1, 0), (Rows{2, 1, 1}));
   EXPECT_EQ(batch_sizes_for_worker(4, 3, 1, 1), (Rows{1, 1, 2}));
@@ -397,7 +397,7 @@ TEST(ReplicaRows, RowsAreSplitByCeilingDivision) {
   EXPECT_EQ(replica_rows(3, 1), (Rows{3}));
 }
 
-TEST(ReplicaRows, WeightsSplitRowsByLargestRemainder) {
+TEST(ReplicaRows, WeightedSplitUsesLargestRemainder) {
   EXPECT_EQ(weighted_replica_rows(128, std::vector<double>{3, 1}), (Rows{96, 32}));
   EXPECT_EQ(weighted_replica_rows(10, std::vector<double>{1, 1, 1}), (Rows{4, 3, 3}));
   EXPECT_EQ(weighted_replica_rows(0, std::vector<double>{1, 2}), (Rows{0, 0}));

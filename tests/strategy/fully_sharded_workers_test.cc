@@ -58,7 +58,7 @@ TEST(FullyShardedWorkers, TrainingMatchesMirroredBitForBit) {
   }
 }
 
-TEST(FullyShardedWorkers, ReplicasReadSlots) {
+TEST(FullyShardedWorkers, ReplicasCanReadSlots) {
   expect_no_error(run_sharded({1, 2}, 3, [](FullyShardedStrategy& strategy) {
     const auto scope = strategy.scope();
     const Variable w(Tensor::full({12, 16}, 2.0), {.name = "w"});

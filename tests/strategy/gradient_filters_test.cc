@@ -52,7 +52,7 @@ std::vector<double> reduced(Strategy& strategy, const Variable& variable,
 
 TEST(ErrorFeedback, CarriesRoundingErrorToLaterSteps) {
   for (const auto compression : {WireCompression::kBFloat16, WireCompression::kFloat16}) {
-    constexpr std::size_t kCount = 5'000;  // more than a block
+    constexpr std::size_t kCount = 5'000;  // more than one block
     const Tensor gradient = gradient_of(kCount, 0);
     const auto values = gradient.host_span<float>();
     std::vector<float> residual(kCount, 0.0f), sent(kCount);
@@ -96,7 +96,7 @@ TEST(ErrorFeedback, OverflowIsCarriedOverAndInfinityIsSentUnchanged) {
 }
 
 TEST(ErrorFeedback, MeanOfManySumsConvergesToExactSum) {
-  constexpr std::int64_t kSize = 70'000;  // several slices
+  constexpr std::int64_t kSize = 70'000;  // spans several slices
   struct Case {
     std::string name;
     std::unique_ptr<Strategy> strategy;
@@ -264,7 +264,7 @@ std::uint64_t bytes_of_three_steps(WireCompression compression) {
   return first->stats().bytes_sent;
 }
 
-TEST(CompressedWorkers, SendFewerBytesWithOneReplicaPerWorker) {
+TEST(CompressedWorkers, SendFewerBytesThanUncompressedWorkers) {
   const auto plain = static_cast<double>(bytes_of_three_steps(WireCompression::kNone));
   const auto shorter = static_cast<double>(bytes_of_three_steps(WireCompression::kBFloat16));
   EXPECT_LT(shorter, 0.8 * plain);
@@ -359,7 +359,7 @@ struct Network {
 
 void spoil_nothing(Network::Parts&, int) {}
 
-TEST(NonFiniteGradients, ErrorNamesVariableIndexReplicaAndStep) {
+TEST(NonFiniteGradients, ErrorLocatesFirstNonFiniteElement) {
   for (const Setting& setting : settings()) {
     const int last = setting.replicas - 1;
     MirroredStrategy strategy = strategy_with(setting, NonFinitePolicy::kError);

@@ -83,7 +83,7 @@ TEST(InputSharding, WorkerBatchSizesSumToGlobalBatchInEachStep) {
   }
 }
 
-TEST(InputSharding, WorkersReadAndSplitByShardingRule) {
+TEST(InputSharding, WorkersReadAndSplitBatchesByShardingRule) {
   const InputOptions off = named(AutoShardPolicy::kOff), file = named(AutoShardPolicy::kFile),
                      data = named(AutoShardPolicy::kData),
                      automatic{.sharding_rule = ShardingRule::kTensorFlow};
@@ -158,7 +158,7 @@ TEST(InputSharding, WorkerWithoutFilesGetsEmptyBatches) {
 }
 
 // The expected steps are those of TensorFlow 2's MirroredStrategy with two and three CPU devices.
-TEST(InputSharding, SingleWorkerSplitsByShardingRule) {
+TEST(InputSharding, SingleWorkerSplitsBatchesByShardingRule) {
   const auto steps = [](int replicas, const Dataset& dataset, const InputOptions& options) {
     return passes_of({.replicas = replicas, .options = options}, dataset).front();
   };
@@ -348,7 +348,7 @@ void expect_positions_go_on(const Workers& workers, const Dataset& dataset) {
   }
 }
 
-TEST(InputSharding, RestoredPositionResumesUnderEveryRule) {
+TEST(InputSharding, InputResumesAtRestoredPositionUnderEveryRule) {
   const Dataset numbers = numbers_in(files_of({3, 1, 5, 2}));
   for (const InputOptions& options :
        {InputOptions{}, named(AutoShardPolicy::kFile), named(AutoShardPolicy::kData),

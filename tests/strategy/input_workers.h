@@ -121,8 +121,8 @@ inline Rows numbers_below(std::int64_t count) {
   return numbers;
 }
 
-// Writes one TFRecord file per number of records in `sizes`. Across all files, the records are 0,
-// 1, 2, ...
+// Writes one TFRecord file with n records for each n in `sizes`. Across all files, the records are
+// 0, 1, 2, ...
 inline std::vector<std::string> files_of(const std::vector<int>& sizes) {
   const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
   const auto folder = std::filesystem::path(::testing::TempDir()) /

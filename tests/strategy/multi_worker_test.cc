@@ -204,7 +204,7 @@ TEST(MultiWorker, OnReadMeanExcludesReplicasWithoutUpdates) {
     update_in(2, 8.0);
     EXPECT_EQ(v.value().item(), 5.0f);
     update_in(2, 8.0);
-    EXPECT_EQ(v.value().item(), 6.0f);  // (2 + 2 * 8) / 3
+    EXPECT_EQ(v.value().item(), 6.0f);  // mean of 2, 8 and 8
     strategy.run([&] {
       const AggregateOnReadScope over_replicas;
       EXPECT_EQ(v.value().item(), 6.0f);

@@ -133,7 +133,7 @@ TEST_P(OptimizersOnEveryStrategy, CheckpointDuringGradientAccumulationResumesExa
   EXPECT_EQ(of_whole.iterations().value().item_int(), 3);
 }
 
-TEST(OptimizersUnderStrategies, FailedStepAccumulatesNoGradients) {
+TEST(OptimizersUnderStrategies, FailedStepDoesNotAccumulateGradients) {
   const auto strategy = mirrored(2);
   const auto scope = strategy->scope();
   Variable w(Tensor::zeros({1}), {.name = "w"});
@@ -180,7 +180,7 @@ TEST_P(OptimizersOnEveryStrategy, MovingAverageInReplicaUsesMeanOverReplicas) {
   const auto losses = strategy_->run([&] {
     seen.assign(num(4.0 * (replica_number() + 1.0)));
     averages.apply();
-    averages.apply(8);  // decay (1 + 8) / (10 + 8) = 0.5
+    averages.apply(8);  // the decay is (1 + 8) / (10 + 8) = 0.5
     return num(averages.apply_number("loss", 8.0 * replica_number()));
   });
   const int n = replicas();

@@ -101,8 +101,8 @@ INSTANTIATE_TEST_SUITE_P(, FaultMatrix,
                          ::testing::ValuesIn(registered_cross_device_ops(DeviceType::kCpu)),
                          [](const auto& of) { return of.param; });
 
-// A replica that waits until the strategy's timeout (10 minutes) gets kDeadlineExceeded, which no
-// fault expects.
+// A replica that waits until the strategy's timeout (10 minutes) gets kDeadlineExceeded, and the
+// test fails.
 TEST_P(FaultMatrix, ErrorNamesFaultAndReplica) {
   for (const int replicas : {2, 3, 8}) {
     for (const ReplicaExecution execution :

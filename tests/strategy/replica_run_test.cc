@@ -144,7 +144,7 @@ TEST_P(RunOnEveryStrategy, SavedStepCountsOnlySuccessfulOutermostRuns) {
             static_cast<std::uint32_t>(replicas() - 1));
 }
 
-TEST_P(RunOnEveryStrategy, RandomStepAdvancesOnlyInRunsThatDrawOrTrain) {
+TEST_P(RunOnEveryStrategy, RandomStepAdvancesOnlyIfRunUsesRandomNumbersOrTrains) {
   const auto random_step = [&] { return strategy_->save_state().at("random_step").as_int(); };
   strategy_->run([] { return 1.0; });
   EXPECT_EQ(random_step(), 0) << "evaluation draws nothing";
@@ -410,7 +410,7 @@ TEST(RunResults, EveryFloatingPointTypeIsChecked) {
   }
 }
 
-TEST(RunResults, FiniteOrNonScalarResultsCauseNoWarning) {
+TEST(RunResults, FiniteOrNonScalarResultsDoNotCauseWarning) {
   const auto strategy = mirrored(2);
   EXPECT_THAT(warnings_of([&] {
                 (void)strategy->run([] { return vec({1.0f, kNan}); });

@@ -144,7 +144,7 @@ TEST(SameBits, UnsummedGradientsOfSharedValueMustBeEqual) {
   EXPECT_INVALID(after_unsummed(*mirrored(2, 4), own), "replicas 0 and 1 share its value");
 }
 
-TEST(SameBits, DivergingUnsummedGradientsAreNamedInError) {
+TEST(SameBits, ErrorNamesReplicasWithDivergingUnsummedGradients) {
   const auto equal = [](float) { return Gradient(vec({2})); };
   for (const double value : after_unsummed(*mirrored(3), equal)) EXPECT_NEAR(value, -0.2, 1e-7);
   OneDeviceStrategy one("cpu:0");
@@ -176,7 +176,7 @@ TEST(SameBits, DifferingUnsummedGradientsLeaveVariablesUnchanged) {
   EXPECT_LT(variables[0].value().item(), 1.0f);
 }
 
-TEST(SameBits, UnsummedGradientsOfDifferentVariablesFail) {
+TEST(SameBits, ReplicasMustPassUnsummedGradientsOfSameVariables) {
   const auto strategy = central(2);
   const auto scope = strategy->scope();
   const std::vector<Variable> variables = {Variable(num(1.0), {.name = "a"}),

@@ -76,7 +76,7 @@ TEST_F(Scopes, ClosingInWrongOrderThrowsNestingError) {
   EXPECT_ERROR(outer.close(), kFailedPrecondition, "not open");
 }
 
-TEST_F(Scopes, OpenVariableCreatorScopeCausesNestingError) {
+TEST_F(Scopes, ClosingBeforeInnerVariableCreatorScopeThrowsNestingError) {
   auto scope = strategy_->scope();
   struct Other final : VariableCreator {
     std::shared_ptr<VariableStorage> create(const Variable::Initializer& initializer,
@@ -92,7 +92,7 @@ TEST_F(Scopes, OpenVariableCreatorScopeCausesNestingError) {
   scope.close();
 }
 
-TEST_F(Scopes, OpenDeviceScopeCausesNestingError) {
+TEST_F(Scopes, ClosingBeforeInnerDeviceScopeThrowsNestingError) {
   auto scope = strategy_->scope();
   {
     const DeviceScope inner("cpu:1");
@@ -296,7 +296,7 @@ TEST_P(ScopesOnEveryStrategy, ReduceAcceptsOpNameInEitherCase) {
   EXPECT_INVALID(strategy_->reduce("max", twos), "SUM or MEAN");
 }
 
-TEST(DefaultStrategy, UpdatePassesTheSameVariableAndTensor) {
+TEST(DefaultStrategy, UpdatePassesItsArgumentsUnchanged) {
   const Variable weight(Tensor(1.0f));
   const Variable count(Tensor::scalar(0, DType::kInt64), {.trainable = false});  // not a slot
   for (const Variable& variable : {weight, count}) {

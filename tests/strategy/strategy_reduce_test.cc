@@ -209,7 +209,7 @@ TEST(StrategyOptions, ReplicasShareDevicesInOrder) {
   EXPECT_INVALID(MirroredStrategy({.devices = "cpu:0-3", .replicas = 2}), "replicas");
 }
 
-TEST(StrategyOptions, DeterministicOptionGovernsNonCanonicalOps) {
+TEST(StrategyOptions, DeterministicOptionRejectsOrPermitsNonCanonicalOps) {
   const CrossDeviceOpsSpec ring = make_cross_device_ops("ring");
   const auto make = [&](std::optional<bool> deterministic, const CrossDeviceOpsSpec& spec) {
     return MirroredStrategy(
@@ -220,9 +220,9 @@ TEST(StrategyOptions, DeterministicOptionGovernsNonCanonicalOps) {
   const auto lines_of = [&](std::optional<bool> deterministic) {
     return thrown::lines_of([&] { make(deterministic, ring); });
   };
-  const auto says_so =
-      ::testing::Contains(::testing::HasSubstr("mirrored: ring: the bits are the same in each run, "
-                                               "but differ from those of other strategies"));
+  const auto says_so = ::testing::Contains(
+      ::testing::HasSubstr("mirrored: ring: results are bit-identical between runs, "
+                           "but may differ from those of other strategies"));
   EXPECT_THAT(lines_of(std::nullopt), says_so);
   EXPECT_THAT(lines_of(false), ::testing::Not(says_so));
 }

@@ -145,7 +145,7 @@ TEST(WorkerValues, CorruptedBytesNeverCrashDecoder) {
 
 class Stragglers : public ::testing::Test {
  protected:
-  /// Runs a step of `length` ms, of which worker w waits milliseconds[w] ms.
+  /// Runs a step of `length` ms in which worker w waits milliseconds[w] ms.
   std::optional<Straggler> step(const std::vector<double>& milliseconds, int length = 10) {
     clock_.sleep_for(std::chrono::milliseconds(length));
     std::vector<double> seconds;
@@ -177,7 +177,7 @@ TEST_F(Stragglers, SlowWorkerIsReportedWithin20Steps) {
   EXPECT_EQ(watch_->last()->worker, 2);
 }
 
-TEST_F(Stragglers, EqualWaitsReportNoStraggler) {
+TEST_F(Stragglers, WorkersWithEqualWaitsAreNotReported) {
   EXPECT_EQ(first_report({9.0, 9.0}, 50).first, 0);  // slow network, not a slow worker
   EXPECT_EQ(first_report({9.0}, 50).first, 0);       // a single worker
 }
@@ -203,7 +203,7 @@ TEST_F(Stragglers, ReportRepeatsAfterConfiguredSteps) {
 
 TEST_F(Stragglers, OccasionalDelaysAreNotReported) {
   for (int round = 0; round < 20; ++round) {
-    EXPECT_EQ(first_report({9.0, 0.0}, 10).first, 0);  // for example, while a worker saves
+    EXPECT_EQ(first_report({9.0, 0.0}, 10).first, 0);  // for example, worker 1 saves a checkpoint
     EXPECT_EQ(first_report({0.0, 9.0}, 5).first, 0);
   }
 }

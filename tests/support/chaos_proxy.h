@@ -19,7 +19,7 @@ namespace tutti::testing {
 struct ChaosPlan {
   std::uint64_t seed = 1;
   std::uint64_t cut_every = 0;         // connection resets, visible to both ends
-  std::uint64_t half_close_every = 0;  // half-closes: only one direction ends
+  std::uint64_t half_close_every = 0;  // half-closes, which end only one direction
   std::uint64_t flip_every = 0;        // single-bit flips
   int most_events = 0;          // maximum number of faults; afterwards the proxy only forwards
   std::uint64_t spares = 4096;  // number of initial bytes without faults, for handshakes

@@ -21,8 +21,8 @@
 
 namespace tutti::testing {
 
-/// Operation that sums in canonical order across ranks, each of which sends its values to all
-/// others. Records the buckets passed to it.
+/// Operation that sums in canonical order across ranks, each of which sends its values to all other
+/// ranks. Records the buckets passed to it.
 class ExchangeSums final : public CrossDeviceOps {
  public:
   struct Seen {

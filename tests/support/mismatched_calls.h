@@ -67,7 +67,7 @@ inline const Kind kKinds[] = {
      }},
     {"order", "'bias'", "'kernel'",
      [](Communicator& c, bool odd, Floats a, Floats) {
-       // After two equal steps, the odd rank swaps the two calls of the third step.
+       // In the third step, the differing rank swaps the two calls.
        for (int step = 0; step < 3; ++step) {
          const bool swaps = odd && step == 2;
          c.all_reduce(ReduceOp::kSum, a, {.name = swaps ? "bias" : "kernel"});

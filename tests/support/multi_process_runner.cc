@@ -153,7 +153,7 @@ struct MultiProcessRunner::Impl {
     return found == places.end() ? nullptr : &*found;
   }
 
-  /// Kills the processes that are still running kAloneAfterChief after the chief failed.
+  /// Kills the remaining processes once kAloneAfterChief has passed since the chief failed.
   void end_with_chief() {
     if (!failed_chief()) return others_end.reset();
     const TimePoint now = Clock::system().now();

@@ -29,7 +29,7 @@ struct MultiProcessOptions {
   launch::Variables environment =
       {};                     // set in all processes, in addition to TF_CONFIG and TUTTI_RESTART
   bool stream_output = true;  // also copies process output to the test's standard output
-  bool auto_restart = false;  // restarts failed processes, without limit
+  bool auto_restart = false;  // restarts failed processes any number of times
 };
 
 /// Results and output of the processes.

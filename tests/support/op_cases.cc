@@ -70,7 +70,7 @@ double ulps_of_sum(std::int64_t count) {
   return 16.0 * std::sqrt(1.0 + static_cast<double>(count));
 }
 
-// Elementwise operations.
+// --- Elementwise operations.
 
 std::vector<OpCase> unary_cases() {
   Cases cases;
@@ -192,7 +192,7 @@ std::vector<OpCase> choice_cases() {
   return cases.take();
 }
 
-// Reductions.
+// --- Reductions.
 
 Shape with_ones(Shape shape, std::uint32_t axes) {
   for (int axis = 0; axis < shape.rank(); ++axis) {
@@ -277,7 +277,7 @@ std::vector<OpCase> scan_cases() {
   return cases.take();
 }
 
-// Products and convolutions.
+// --- Products and convolutions.
 
 struct Product {
   Shape a, b, c;
@@ -434,7 +434,7 @@ std::vector<OpCase> convolution_cases() {
   return cases.take();
 }
 
-// Images.
+// --- Images.
 
 struct Pooling {
   Shape x;
@@ -497,7 +497,7 @@ std::vector<OpCase> resizing_cases() {
   return cases.take();
 }
 
-// Normalization.
+// --- Normalization.
 
 /// Adds cases in which the mean of the values to be normalized is near `center`.
 void add_batch_normalization(Cases& cases, const Shape& shape, DType dtype, DType parameters,
@@ -572,7 +572,7 @@ std::vector<OpCase> normalization_cases() {
   return cases.take();
 }
 
-// Softmax and losses.
+// --- Softmax and losses.
 
 std::vector<OpCase> softmax_cases() {
   Cases cases;
@@ -615,7 +615,7 @@ std::vector<OpCase> softmax_cases() {
   return cases.take();
 }
 
-// Attention.
+// --- Attention.
 
 struct Heads {
   std::int64_t batch, heads, shared, steps, value_steps, features, length;
@@ -680,7 +680,7 @@ std::vector<OpCase> attention_cases() {
   return cases.take();
 }
 
-// Operations that move elements.
+// --- Operations that move elements.
 
 std::vector<OpCase> transposition_cases() {
   Cases cases;

@@ -21,7 +21,7 @@ inline void PrintTo(const OpFamily& family, std::ostream* out) { *out << family.
 /// Backend under test.
 struct OpBackend {
   const char* name;
-  /// Returns true if the backend has a kernel for elements of `dtype` (of the first input).
+  /// Returns true if the backend has a kernel of `op` for a first input of type `dtype`.
   bool (*has)(OpId op, DType dtype);
   /// Returns the outputs of each call.
   std::vector<std::vector<Tensor>> (*run)(std::span<const OpCall> calls);
@@ -35,7 +35,7 @@ struct OpBackend {
   std::size_t cases_of_float32 = 0;
 };
 
-/// Compares an output with that of the reference kernels; `ulps` as in OpCase.
+/// Compares an output with that of the reference kernels; OpCase explains `ulps`.
 void expect_close(const Tensor& actual, const Tensor& expected, double ulps);
 
 /// Runs each case of `family` that `backend` can compute, and compares the result with that of the

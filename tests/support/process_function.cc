@@ -1,4 +1,4 @@
-// Implements the part of a multi-process test that runs in the started processes.
+// Implements the part of a multi-process test that runs in the child processes.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/process_function.h"
 

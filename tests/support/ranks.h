@@ -13,7 +13,7 @@
 
 namespace tutti {
 
-/// Runs fn(rank) on one thread per rank. Returns each rank's error, or "" for a rank without one.
+/// Runs fn(rank) on one thread per rank. Returns each rank's error, or "" if the rank succeeded.
 template <class Fn>
 std::vector<std::string> errors_of_ranks(int size, const Fn& fn) {
   std::vector<std::string> errors(static_cast<std::size_t>(size));

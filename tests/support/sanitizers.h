@@ -1,4 +1,4 @@
-// Detects the sanitizers in this build, which g++ and clang++ report differently.
+// Detects the sanitizers of this build; g++ and clang++ define different macros for them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

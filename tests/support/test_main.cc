@@ -70,7 +70,7 @@ class TestFolder {
  private:
   static constexpr const char* kOwner = "TUTTI_TEST_FOLDER";
   std::string path_;
-  const pid_t owner_ = ::getpid();  // only this process removes the folder, not a forked child
+  const pid_t owner_ = ::getpid();  // a forked child must not remove the folder
 };
 
 }  // namespace

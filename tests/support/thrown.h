@@ -30,7 +30,7 @@ void expect_error(ErrorCode code, const std::vector<std::string>& parts, const B
 }
 
 /// Expects that the statement throws an Error whose code is `code`, a name of ErrorCode, and whose
-/// message contains each of the following texts. Example: EXPECT_ERROR(Dropout(1.0),
+/// message contains each of the following strings. Example: EXPECT_ERROR(Dropout(1.0),
 /// kInvalidArgument, "[0, 1)", "got 1").
 #define EXPECT_ERROR(statement, code, ...)                                                      \
   do {                                                                                          \

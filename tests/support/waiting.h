@@ -10,7 +10,8 @@ namespace tutti::testing {
 
 /// Returns the time that is `duration` from now.
 inline TimePoint in(Duration duration) { return deadline_after(Clock::system().now(), duration); }
-/// Returns a deadline in 60 s, sufficient for every call that ends at all, even on a busy machine.
+/// Returns a deadline in 60 s, by which every call that does not hang has ended, even on a busy
+/// machine.
 inline TimePoint late() { return in(std::chrono::seconds(60)); }
 
 /// Waits until `condition` returns true; returns false if a minute passes first.

@@ -32,7 +32,7 @@ class LogLines {
     MutexLock lock(mutex_);
     lines_.clear();
   }
-  /// Returns all lines, joined into one text.
+  /// Returns all lines, joined into one string.
   std::string text() const { return join(list(), "\n"); }
 
  private:

@@ -91,7 +91,7 @@ TEST(Device, RejectsInvalidNamesAndListsDevices) {
   }
   for (const char* text : {"gpu:77", "/gpu:77", "/device:GPU:77"}) {
     EXPECT_ERROR(Device::parse(text), kUnavailable,
-                 "gpu:77 is unavailable: ", "; devices here: cpu:0 ... cpu:63 (virtual)");
+                 "gpu:77 is unavailable: ", "; available devices: cpu:0 ... cpu:63 (virtual)");
   }
   EXPECT_NO_THROW(Device::parse("cpu:63"));
   EXPECT_ERROR(Device::parse("cpu:64"), kUnavailable, "cpu:64 is unavailable");
@@ -103,7 +103,7 @@ TEST(Device, ParsesRangesAndRejectsGapsAndDuplicates) {
   const auto cpu = [](int index) { return Device{DeviceType::kCpu, index}; };
   EXPECT_EQ(parse_devices("cpu:0-3"), (std::vector{cpu(0), cpu(1), cpu(2), cpu(3)}));
   EXPECT_EQ(parse_devices("cpu:4"), (std::vector{cpu(4)}));
-  // The result has the order of the text.
+  // The result preserves the order of the names.
   EXPECT_EQ(parse_devices("cpu:2, cpu:0"), (std::vector{cpu(2), cpu(0)}));
   EXPECT_EQ(parse_devices("cpu:0-1,cpu:5-5"), (std::vector{cpu(0), cpu(1), cpu(5)}));
   EXPECT_FALSE(default_devices().empty());
@@ -211,7 +211,7 @@ TEST(DeviceScope, InnerFieldsOverrideOuterFields) {
 
 TEST(DeviceScope, AcceptsEverySpellingOfDevice) {
   EXPECT_INVALID(DeviceScope scope("/fpga:0"), "fpga:0");
-  EXPECT_ERROR(DeviceScope scope("cpu:64"), kUnavailable, "cpu:64", "devices here: cpu:0");
+  EXPECT_ERROR(DeviceScope scope("cpu:64"), kUnavailable, "cpu:64", "available devices: cpu:0");
   // The failed constructor did not change the current scope.
   EXPECT_EQ(current_device_scope(), DeviceSpec());
   for (const char* text : {"/cpu:3", "cpu:3", "/CPU:3", "/device:CPU:3", "/job:localhost/cpu:3"}) {
@@ -398,7 +398,7 @@ TEST(Dispatch, ObserversSeeCompletedOperations) {
   EXPECT_EQ(log.last_output, y.id());
 }
 
-TEST(Dispatch, ObserversCanEndInAnyOrder) {
+TEST(Dispatch, ObserverScopesCanEndInAnyOrder) {
   OpLog first, second;
   const Tensor x = Tensor::ones({2});
   std::optional<ObserverScope> outer(std::in_place, first);

@@ -316,7 +316,7 @@ TEST(Elementwise, CastTruncatesAndSaturatesWhileClipKeepsType) {
   EXPECT_INVALID(clip(Tensor::zeros({1}), 1, 0), "clip at elementwise_test.cc", "low <= high");
 }
 
-TEST(Elementwise, ShapeErrorNamesOperationShapesAndLine) {
+TEST(Elementwise, ShapeErrorNamesShapesAndLine) {
   const Tensor a = Tensor::zeros({2, 3});
   const Tensor b = Tensor::zeros({4});
   for (const BinaryCase& c : kBinaryCases) {
@@ -330,7 +330,7 @@ TEST(Elementwise, ShapeErrorNamesOperationShapesAndLine) {
   EXPECT_INVALID(relu_grad(a, b), "relu_grad at elementwise_test.cc", "[2, 3]", "[4]");
 }
 
-TEST(Elementwise, TypeErrorNamesOperationTypesAndLine) {
+TEST(Elementwise, TypeErrorNamesTypesAndLine) {
   const Tensor x = Tensor::zeros({2});
   const Tensor n = Tensor::zeros({2}, DType::kInt32);
   const Tensor b = Tensor::zeros({2}, DType::kBool);

@@ -76,7 +76,7 @@ TEST(GpuTensor, OperationsRunOnDeviceAndRejectMixedDevices) {
   EXPECT_INVALID((void)(x + x.to(kOtherFakeGpu)), "gpu:0", "gpu:1");
 }
 
-TEST(GpuTensor, ViewsEnqueueNoWork) {
+TEST(GpuTensor, ViewsDoNotEnqueueWork) {
   FakeGpus gpus;
   const Tensor x = Tensor::zeros({4, 2}, DType::kFloat32, kFakeGpu);
   gpus.take_notes();
@@ -87,7 +87,7 @@ TEST(GpuTensor, ViewsEnqueueNoWork) {
   EXPECT_THAT(gpus.take_notes(), IsEmpty());
 }
 
-TEST(GpuTensor, MissingKernelErrorNamesOperationTypeAndDevice) {
+TEST(GpuTensor, MissingKernelErrorNamesOperationAndDevice) {
   FakeGpus gpus;
   const Tensor x = Tensor::zeros({3}, DType::kFloat32, kFakeGpu);
   EXPECT_ERROR((void)erf(x), kUnimplemented, "erf at ", "gpu:0", "float32");
@@ -276,7 +276,7 @@ TEST(GpuDevice, UpdatesOfOneVariableKeepTheirOrder) {
   GpuDevice::of(kFakeGpu).fill(v, 1.0);
   const Tensor g = Tensor::ones({2}, DType::kFloat32, kFakeGpu);
   gpus.take_notes();
-  for (const MutableTensor* each : {&w, &v}) {  // the order of an optimizer with moving averages
+  for (const MutableTensor* each : {&w, &v}) {  // as by an optimizer with moving averages
     update_fake(*each, g, DeviceRuleId::kSgd, 0.25);
     update_fake(*each, g, DeviceRuleId::kMovingAverage, 0.125);
   }
@@ -335,7 +335,7 @@ TEST(GraphMemory, HostValuesRemainInPinnedMemory) {
   EXPECT_EQ(gpus.backend.state.num_pinned, 2);  // reading allocates a second block
 }
 
-/// Event that reports completion from query number `queries` onwards; if `queries` is 0, never.
+/// Event that reports completion starting with query number `queries`, or never if `queries` is 0.
 class LateEvent final : public DeviceEvent {
  public:
   explicit LateEvent(int queries) : queries_(queries) {}
@@ -348,7 +348,7 @@ class LateEvent final : public DeviceEvent {
   const int queries_;
 };
 
-/// Work whose check() throws from call number `checks` onwards; if `checks` is 0, never.
+/// Work whose check() throws starting with call number `checks`, or never if `checks` is 0.
 class FailingWork final : public PeerWork {
  public:
   explicit FailingWork(int checks, bool pending = true) : checks_(checks), pending_(pending) {}
@@ -385,7 +385,7 @@ TEST(PeerWatch, FailedWorkEndsWaitForEventThatNeverCompletes) {
   EXPECT_EQ(fine->num_checks, 100);
 }
 
-TEST(PeerWatch, FailedWorkMakesWaitForPendingEventFail) {
+TEST(PeerWatch, WaitForPendingEventFailsAfterWorkFails) {
   PeerWatch peers;
   const auto work = std::make_shared<FailingWork>(1);
   peers.add(work);
@@ -479,7 +479,7 @@ std::vector<PhysicalDevice> two_cards() {
   return {titan, gtx};
 }
 
-/// Backend whose GPUs can only be listed. `mask` is a value of CUDA_VISIBLE_DEVICES.
+/// Backend that can list its GPUs but not use them. `mask` is a value of CUDA_VISIBLE_DEVICES.
 class ListedGpus final : public DeviceBackend {
  public:
   explicit ListedGpus(std::optional<std::string> mask = std::nullopt) : mask_(std::move(mask)) {

@@ -389,7 +389,7 @@ TEST(LocalResponseNormalization, AcceptsEmptyBatchAndRejectsInvalidArguments) {
                  "[0, 2, 2, 3]", "[0, 2, 3]");
 }
 
-TEST(GroupNorm, ErrorsNameOperationShapesAndLine) {
+TEST(GroupNorm, ErrorsNameShapesAndLine) {
   const Tensor x = Tensor::zeros({2, 3, 6}), six = Tensor::ones({6}), five = Tensor::ones({5});
   EXPECT_INVALID(layer_norm(x, six, five), "layer_norm at network_ops_test.cc:", "[6]", "[2, 3, 6]",
                  "[5]");
@@ -551,7 +551,7 @@ TEST(Conv2dTranspose, SpreadsEachPixelOverTheWindow) {
   }
 }
 
-TEST(Conv2dVariants, ErrorsNameOperationShapesAndLine) {
+TEST(Conv2dVariants, ErrorsNameShapesAndLine) {
   const Tensor x = Tensor::zeros({8, 6, 6, 4});
   EXPECT_INVALID(depthwise_conv2d(x, Tensor::ones({3, 3, 4, 1}), {.dilation_h = 0}),
                  "depthwise_conv2d at network_ops_test.cc:", "dilations");

@@ -359,7 +359,7 @@ TEST(OpCallCheck, RejectsInvalidAttributes) {
   refused(call_of(OpId::kConcat, {x}, {{{4, 6}, DType::kFloat32}}, AxisAttributes{-1}), "an axis");
   refused(call_of(OpId::kReduceSum, {x}, {{{4}, DType::kFloat32}}, AxesAttributes{6}), "axes");
   refused(call_of(OpId::kReduceSum, {x}, {{{4}, DType::kFloat32}}, {}),
-          "attributes of another kind");
+          "the attributes of this operation");
   const Tensor filter = Tensor::zeros({3, 3, 2, 4});
   Conv2dAttributes conv;
   conv.stride_h = 0;

@@ -270,7 +270,7 @@ TEST(Upsample2d, BilinearUsesHalfPixelCenters) {
   }
 }
 
-TEST(Upsample2d, ErrorsNameOperationShapeAndLine) {
+TEST(Upsample2d, ErrorsNameShapeAndLine) {
   EXPECT_INVALID(upsample2d(Tensor::ones({3, 4})), "upsample2d at shape_ops_test.cc:", "[3, 4]");
   EXPECT_INVALID(upsample2d(Tensor::ones({1, 2, 2, 1}), {0, 2, Interpolation::kNearest}),
                  "upsample2d", "[1, 2, 2, 1]", "0 x 2");

@@ -96,7 +96,7 @@ TEST(Tensor, ItemNeedsOneElementAndHostSpanNeedsMatchingType) {
   EXPECT_INVALID(tensor.host_span<float>(), "expected float32", "int64", "[2]");
 }
 
-TEST(Tensor, ErrorsReportUndefinedTensor) {
+TEST(Tensor, UseOfUndefinedTensorFails) {
   const Tensor tensor;
   EXPECT_FALSE(tensor.defined());
   EXPECT_EQ(tensor.id(), 0u);
@@ -339,7 +339,7 @@ TEST(TensorShorthand, InitializerListCreatesTensor) {
   EXPECT_FALSE(nothing.defined());
 }
 
-TEST(TensorShorthand, IndicesRemoveAxesAndRangesKeepThem) {
+TEST(TensorShorthand, IndicesRemoveAxesButRangesDoNot) {
   const Tensor x = cast(arange(24), DType::kFloat32).reshape({2, 3, 4});
   expect_tensor(x[1], {3, 4}, {12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23});
   expect_tensor(x[-1][0], {4}, {12, 13, 14, 15});
@@ -672,7 +672,7 @@ TEST(RandomTensors, ElementsDependOnlyOnKeyAndIndex) {
 
 // In C++, `{}` is a common way to omit a middle argument, so `{}` must not always denote the same
 // key.
-TEST(RandomTensors, EmptyBracesDrawFreshKey) {
+TEST(RandomTensors, EmptyBracesCreateFreshKey) {
   using Make = std::function<Tensor()>;
   const Tensor ones = Tensor::ones({64});
   const Tensor logits = Tensor::zeros({1, 1000});

@@ -180,7 +180,7 @@ class Missing(WithPlantedPrograms):
         (folder / "libcublas.so.12").touch()
         self.assertEqual(programs.other_versions("libcublas.so.13", [str(folder)]), ["libcublas.so.12"])
 
-    def test_wheels_of_python_are_found(self):
+    def test_library_folders_of_python_wheels_are_found(self):
         lib = self.folder / "site" / "nvidia" / "cu13" / "lib"
         lib.mkdir(parents=True)
         python = self.folder / "python"
@@ -275,7 +275,7 @@ class OnAMachineWithAGpu(unittest.TestCase):
         self.assertEqual(found["resnet50 tf32 / torch eager"].numbers["ratios"], [1.25] * 5)
         self.assertIn("0.80x", found["resnet50 tf32 / torch compile"].measured)
 
-    def test_sanitizer_errors_fail_and_missed_goals_do_not(self):
+    def test_sanitizer_errors_fail_check_but_missed_goals_do_not(self):
         table, found = self.run_all(rate=0.5e12, errors="3", only=["copy", "update adam", "memcheck", "racecheck", "initcheck"])
         self.assertEqual(found["update adam"].verdict, "below goal")
         self.assertEqual((found["memcheck"].verdict, found["racecheck"].verdict), ("FAIL", "pass"))

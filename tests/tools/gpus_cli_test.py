@@ -106,12 +106,12 @@ class SimulatedGpus(ProgramCase):
 class WithoutGpus(ProgramCase):
     run_program = staticmethod(simulated)
 
-    def test_off_hides_gpus(self):
+    def test_mode_off_hides_gpus(self):
         self.assertIn("gpu   none: TUTTI_CUDA=off hides the GPUs", self.output("devices", TUTTI_CUDA="off"))
 
-    def test_require_reports_missing_gpu_as_error(self):
+    def test_mode_require_reports_missing_gpu_as_error(self):
         errors = self.errors(1, "devices", TUTTI_CUDA="require", CUDA_VISIBLE_DEVICES="")
-        self.assertEqual(errors, "tutti: TUTTI_CUDA=require: no GPU: CUDA_VISIBLE_DEVICES='' shows no GPU; unset it\n")
+        self.assertEqual(errors, "tutti: TUTTI_CUDA=require, but there is no GPU: CUDA_VISIBLE_DEVICES='' shows no GPU; unset it\n")
         text = self.output("doctor", expected_code=1, TUTTI_CUDA="require", CUDA_VISIBLE_DEVICES="")
         self.assertRegex(text, r"bad +GPU +none: CUDA_VISIBLE_DEVICES='' shows no GPU\n +-> unset it")
 
@@ -167,7 +167,7 @@ class StubDriver(WithRealModule):
 class MissingLibraries(WithRealModule):
     """Checks that programs run on the CPU if libraries of the GPU module are missing, and that each of these is listed."""
 
-    def test_programs_run_and_each_missing_library_is_listed(self):
+    def test_programs_run_on_cpu_and_missing_libraries_are_listed(self):
         with tempfile.TemporaryDirectory() as folder:
             pathlib.Path(folder, "libcuda.so.1").symlink_to(pathlib.Path(STUBS) / "libcuda.so")
             environment = {"LD_LIBRARY_PATH": ":".join([folder, os.environ.get("LD_LIBRARY_PATH", "")]), "LD_PRELOAD": HIDING,

@@ -65,7 +65,7 @@ class Launchers(unittest.TestCase):
         output = "".join(job.text() for job in tasks.jobs.values())
         self.assertEqual(sums(output)[0], {f"worker {i}": "of 3: sum 6" for i in range(3)})
 
-    def test_file_size_limit_ends_no_worker(self):
+    def test_file_size_limit_does_not_end_workers(self):
         # Shared memory consists of files, to which the limit also applies. A file has 16 GiB if the
         # limit permits that size.
         for limit in (100 << 10, 1 << 30, 8 << 30):
@@ -77,7 +77,7 @@ class Launchers(unittest.TestCase):
                 self.assertRegex(result.stderr, rf"rank 0 of 2: rank 1: {way} ")
                 self.assertEqual("uses only TCP: shm: " in result.stderr, way == "tcp", result.stderr)
 
-    def test_log_file_at_size_limit_ends_no_worker(self):
+    def test_log_file_at_size_limit_does_not_end_worker(self):
         config = {"cluster": {"worker": ["127.0.0.1:4000"]}, "task": {"type": "worker", "index": 0}}
         with tempfile.TemporaryDirectory() as folder:
             log = pathlib.Path(folder, "log")

@@ -46,13 +46,13 @@ class Environments(TuttiRunCase):
         self.assertEqual(set(said(output, "restart").values()), {"0"})
         self.assertEqual(len(set(said(output, "secret").values())), 1)
 
-    def test_two_jobs_have_different_ids_and_addresses(self):
+    def test_jobs_have_different_ids_and_addresses(self):
         body = 'say("job=" + os.environ["TUTTI_JOB_ID"]); say("config=" + os.environ["TF_CONFIG"])'
         first, second = (tutti_run("-n", "1", "--", *python(body))[1] for _ in range(2))
         for what in ("job", "config"):
             self.assertNotEqual(said(first, what), said(second, what))
 
-    def test_secret_is_private_and_lasts_as_long_as_job(self):
+    def test_secret_is_private_and_removed_after_job(self):
         body = 'path = os.environ["TUTTI_JOB_SECRET_FILE"]; say("path=" + path)\n' \
                'say("file=%o" % os.stat(path).st_mode); say("bytes=%d" % os.stat(path).st_size)\n' \
                'say("folder=%o" % os.stat(os.path.dirname(path)).st_mode); say("text=" + open(path).read())'
@@ -86,7 +86,7 @@ class Environments(TuttiRunCase):
         self.assertEqual(said(output, "arguments")["worker-0"], repr(["a b", "--", "-n", "'"]))
         self.assertEqual(said(output, "input")["worker-0"], "''")
 
-    def test_program_needs_no_dashes(self):
+    def test_dashes_before_program_are_optional(self):
         body = 'say("arguments=%r" % sys.argv[1:])'
         for flags in (("-n", "2"), ("-n2",), ("--chief", "--workers", "1", "--bind-cores"), ("--workers=2", "--grace=1")):
             with self.subTest(flags):
@@ -197,7 +197,7 @@ class Threads(unittest.TestCase):
 
 
 class MemoryKills(unittest.TestCase):
-    def test_memory_kills_are_reported(self):
+    def test_out_of_memory_kills_are_reported(self):
         """Runs the complete job in a control group, whose memory limit the worker exceeds."""
         with memory_group(256) as enter:  # the launcher itself needs 100 MiB under sanitizers
             if not enter:
@@ -317,7 +317,7 @@ while True: time.sleep(0.05)
         self.assertEqual(code, 0)
         self.assertEqual(output.count("usr1"), 2)
 
-    def test_process_stopping_on_request_stops_all(self):
+    def test_process_that_stops_on_request_ends_job(self):
         body = self.BODY.replace("while True:", 'if index == 1: wait_for("ready"); sys.exit(75)\nmark("ready")\nwhile True:')
         code, output, errors = tutti_run("-n", "2", "--max-restarts", "3", "--", *python(body))
         self.assertEqual(code, 75)
@@ -345,7 +345,7 @@ class NoOrphans(TuttiRunCase):
             for pid in self.pids(output):
                 self.assertFalse(runs(pid))
 
-    def test_nothing_survives_a_killed_launcher(self):
+    def test_killed_launcher_leaves_no_processes(self):
         for how in ("", ", start_new_session=True"):
             with self.subTest(how), tempfile.TemporaryDirectory() as folder:
                 body = self.CHILD.replace("{how}", how) + 'signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)'
@@ -400,13 +400,13 @@ class WrongUsage(TuttiRunCase):
                 (("-n", "2"), "run: expected a program, got none; use tutti run -n 2 ./program"),
                 (("--max-restart", "2", "true"), "unknown flag --max-restart"),
                 (("--max-restart", "2", "true"), "; did you mean '--max-restarts'?"),
-                (("-n", "0", "--", "true"), "run: -n: expected 1 to 1024, got 0"),
+                (("-n", "0", "--", "true"), "run: -n: expected a number from 1 to 1024, got 0"),
                 (("-n", "x", "--", "true"), "-n: expected a 64-bit integer, got 'x'"),
                 (("--", "true"), "run: expected -n N or --workers W, got neither"),
                 (("-n", "3", "--workers", "1", "--ps", "1", "--", "true"),
-                 "run: expected -n 3 to be the number of tasks, got workers: 1, parameter servers: 1, chiefs: 0"),
-                (("-n", "2", "--ps", "2", "--", "true"), "expected -n 2 to be the number of tasks, got workers: 0, "),
-                (("-n", "1", "--ps", "2", "--", "true"), "expected -n 1 to be the number of tasks, got workers: 0, "),
+                 "run: expected -n 3 to equal the total number of tasks, got workers: 1, parameter servers: 1, chiefs: 0"),
+                (("-n", "2", "--ps", "2", "--", "true"), "expected -n 2 to equal the total number of tasks, got workers: 0, "),
+                (("-n", "1", "--ps", "2", "--", "true"), "expected -n 1 to equal the total number of tasks, got workers: 0, "),
                 (("--workers", "0", "--ps", "1", "--", "true"), "at least one worker or chief, got workers: 0, "),
                 (("-n", "1", "--", "./no/such"), "run: expected a program, got './no/such': no such file"),
                 (("-n", "1", "--", "no-such-program"), "got 'no-such-program': not found in PATH"),
@@ -414,8 +414,8 @@ class WrongUsage(TuttiRunCase):
                 (("-n", "1", "--", "/etc/passwd"), "got '/etc/passwd': it may not be executed"),
                 (("-n", "1", "--", ""), "got '': not found in PATH"),
                 (("-n", "1", "--env", "A", "--", "true"), "run: --env: expected NAME=VALUE, got 'A'"),
-                (("-n", "1", "--grace", "-1", "--", "true"), "run: --grace: expected 0 to 1e+06, got -1"),
-                (("-n", "1", "--max-restarts", "-1", "--", "true"), "run: --max-restarts: expected 0 to"),
+                (("-n", "1", "--grace", "-1", "--", "true"), "run: --grace: expected a number from 0 to 1e+06, got -1"),
+                (("-n", "1", "--max-restarts", "-1", "--", "true"), "run: --max-restarts: expected a number from 0 to"),
                 (("-n", "2", "--hosts", "a,b", "--", "true"), "run: --hosts: tutti starts processes only on this machine"),
                 (("-n", "2", "--hosts", "a,,b", "--dry-run", "--", "true"), "run: --hosts: expected names"),
                 (("-n", "2", "--hosts", "a:40,b", "--dry-run", "--", "true"), "run: --hosts: expected names"),

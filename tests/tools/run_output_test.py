@@ -19,7 +19,7 @@ from processes import children
 
 
 class Output(TuttiRunCase):
-    def test_lines_are_whole_prefixed_and_keep_their_stream(self):
+    def test_lines_are_prefixed_and_stay_on_their_stream(self):
         body = 'sys.stdout.write("first\\n" + "x" * 100000 + "\\nlast, without end"); sys.stdout.flush()\n' \
                'say("an error", sys.stderr)'
         code, output, errors = tutti_run("-n", "2", "--", *python(body))
@@ -31,7 +31,7 @@ class Output(TuttiRunCase):
                              "first\n" + "x" * 100000 + "\nlast, without end")
         self.assertEqual(sorted(errors.splitlines()), ["[worker-0]: an error", "[worker-1]: an error"])
 
-    def test_failure_repeats_only_lines_scrolled_out_of_view(self):
+    def test_failure_report_repeats_only_lines_out_of_view(self):
         for num_later_lines in (2, 60):
             body = 'if index == 1:\n  say("boom"); mark("failed"); wait_for("later"); sys.exit(3)\n' \
                    f'wait_for("failed")\nfor i in range({num_later_lines}): say(f"line {{i}}"); time.sleep(0.01)\n' \
@@ -131,7 +131,7 @@ class Output(TuttiRunCase):
         self.assertEqual((process.returncode, errors), (0, "[worker-0]: last\n"))
         self.assertEqual(output, "".join(f"[worker-0]: line {i}\n" for i in range(300000)))
 
-    def test_blocked_reader_delays_no_signal_or_deadline(self):
+    def test_blocked_reader_does_not_delay_signals_or_deadlines(self):
         flood = python('say("here", sys.stderr)\nwhile True: say("x" * 1000)')
         for flags, number, expected in (((), signal.SIGTERM, 143), (("--timeout", "5"), None, 124),
                                         (("--max-restarts", "1"), signal.SIGKILL, 137)):

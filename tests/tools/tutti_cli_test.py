@@ -78,7 +78,7 @@ class TuttiProgram(ProgramCase):
         if report["verdict"] == "ok":
             self.assertRegex(report["summary"], "^trains on CPUs, .*; without .*GPU")
 
-    def test_doctor_and_ldd_agree(self):
+    def test_doctor_and_ldd_agree_on_libraries(self):
         def libraries_of(path):
             return subprocess.run(["ldd", path], text=True, capture_output=True, check=True).stdout
 
@@ -157,7 +157,7 @@ class TuttiProgram(ProgramCase):
         self.assertGreaterEqual(of_floor["min"], 0.999 * floor["min"] / time["max"])
         self.assertLessEqual(of_floor["max"], 1.001 * floor["max"] / time["min"])
 
-    def test_bench_has_the_columns_of_nccl_tests(self):
+    def test_bench_prints_same_columns_as_nccl_tests(self):
         for ranks in (2, 3):
             rows, report = self.bench("-b", "4", "-e", "64K", "-f", "128", "-n", "4", "-w", "1", "-c", "1", "--op-names",
                                       "canonical", "--replicas", str(ranks))
@@ -184,7 +184,7 @@ class TuttiProgram(ProgramCase):
                                              "--op-names", "canonical", "--gradients", "resnet50", "--shape", shape)
                         self.assertEqual(rows[0][12], "0")
 
-    def test_bench_steps_by_bytes_and_measures_local_operations(self):
+    def test_bench_accepts_step_in_bytes_and_measures_local_operations(self):
         rows, report = self.bench("-b", "1K", "-e", "3K", "-i", "1K", "-n", "2", "--shape", "local")
         self.assertEqual(sorted({r["size"] for r in report["results"]}), [1024, 2048, 3072])
         names = {r["name"] for r in report["results"]}
@@ -263,14 +263,14 @@ class TuttiProgram(ProgramCase):
         case = "local/values/all_reduce/SUM/float32/3x17/in_place+4/even/0/1"
         self.assertEqual(self.output("conform", "canonical", "--case", case).strip(), "passed " + case)
 
-    def test_conform_reports_case_of_plugin_crash(self):
+    def test_conform_names_case_in_which_plugin_crashes(self):
         plugin = os.path.join(os.path.dirname(os.path.dirname(PROGRAM)), "plugins", "reduce_crashes.so")
         for words in ([], ["--case", "local/values/all_reduce/SUM/float32/3x17/in_place+4/even/0/1"]):
             errors = self.errors(-signal.SIGABRT, "conform", "--plugin", plugin, "--shape", "local", *words)
             self.assertRegex(errors, r"the operation crashed \(signal 6\); to repeat the case: tutti conform "
                              r"plugin_reduce_crashes --plugin .*reduce_crashes.so --case local/\S+")
 
-    def test_conform_reports_case_of_plugin_hang(self):
+    def test_conform_names_case_in_which_plugin_hangs(self):
         plugin = os.path.join(os.path.dirname(os.path.dirname(PROGRAM)), "plugins", "reduce_hangs.so")
         words = ["conform", "--plugin", plugin, "--shape", "local"]
         case = r"\); to repeat the case: tutti conform plugin_reduce_hangs --plugin .*reduce_hangs.so --case local/\S+"

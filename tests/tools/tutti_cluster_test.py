@@ -86,11 +86,11 @@ class TuttiCluster(ProgramCase):
         self.assertEqual(report["task"]["id_in_cluster"], 2)
         self.assertEqual(report["master"], "grpc://t02n42:8888")
 
-    def test_unknown_resolver_error_lists_known_ones(self):
+    def test_unknown_resolver_error_lists_known_resolvers(self):
         errors = self.errors(2, {}, "--resolver", "pbs")
         self.assertIn("expected one of auto, tf_config, slurm, mpi, kubernetes, sagemaker, local", errors)
 
-    def test_mpi_ranks_report_rendezvous_before_addresses(self):
+    def test_unknown_addresses_of_mpi_ranks_refer_to_rendezvous(self):
         text = self.output({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "TUTTI_CONTROL": "grpc://a:1"})
         self.assertIn("worker 1       (known after the rendezvous)\n", text)
         self.assertIn("The tasks rendezvous at grpc://a:1.\n", text)

@@ -81,7 +81,7 @@ TUTTI_PROCESS_FUNCTION(fit_that_is_killed) {
   if (fit.stop_on_signals && is_victim) {
     const auto raise_signal = [&, at = arguments.at("signal_at").as_int()](std::int64_t) {
       if (++batches == at) ::raise(SIGINT);
-      // Gives the workers time to agree on when to stop before training ends.
+      // Gives the workers time, before training ends, to agree on when to stop.
       if (batches > at) Clock::system().sleep_for(std::chrono::milliseconds(200));
     };
     fit.callbacks.push_back(LambdaCallback({.on_train_batch_begin = raise_signal}));
@@ -216,7 +216,7 @@ TUTTI_PROCESS_FUNCTION(workers_that_are_preempted) {
       for (const PerReplica<Batch>& batch : batches) {
         strategy->run([&v](const Batch&) { v.assign_add(Tensor(1.0f)); }, batch);
         if (!is_resumed && session.record().steps() == kReady) std::puts("in the second epoch");
-        // Gives the workers time to agree on a step before training ends.
+        // Gives the workers time, before training ends, to agree on a step.
         if (!is_resumed && session.record().steps() >= kReady) {
           Clock::system().sleep_for(std::chrono::milliseconds(100));
         }
@@ -255,7 +255,7 @@ TEST(Preemption, AllWorkersSaveSameStepAfterSigtermToOne) {
       EXPECT_EQ(runner.exit_status("worker", worker).code, kRestartCode) << "worker " << worker;
     }
     const std::vector<std::string> versions = versions_in(folder);
-    ASSERT_EQ(versions.size(), 2u) << join(versions);  // saved after epoch 0 and when stopping
+    ASSERT_EQ(versions.size(), 2u) << join(versions);  // saved after epoch 0 and at the stop
     EXPECT_EQ(versions[0], concat("step_", kStepsPerEpoch));
     stopped_at = std::stoll(versions[1].substr(std::string("step_").size()));
     EXPECT_GT(stopped_at, kReady);

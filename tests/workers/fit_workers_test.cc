@@ -112,7 +112,7 @@ TEST(ModelFileWorkers, ResumeMatchesOneProcessBitForBit) {
 
 constexpr int kDigestSteps = 3;
 
-/// Flips a bit in place, like a memory fault; all users of the buffer see the change.
+/// Flips a bit in place, as a memory fault would; all tensors that share the buffer see the change.
 void flip_a_bit_of(const Variable& variable) {
   const Tensor value = variable.storage().local_components().back();
   const std::span<const std::byte> bytes = value.bytes();
@@ -169,7 +169,7 @@ TEST(StateDigest, FlippedBitInOneComponentIsReported) {
   }
 }
 
-TEST(StateDigest, EqualStatesRaiseNoError) {
+TEST(StateDigest, EqualStatesDoNotRaiseErrors) {
   for (const Json& value : results_with_digests(2, "cpu:0-1", 0, -1)) {
     expect_error(value, "OK", {});
     EXPECT_EQ(value.at("steps").as_int(), 12);

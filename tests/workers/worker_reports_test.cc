@@ -325,7 +325,7 @@ TEST(WorkerFailures, WorkerResumedTooLateIsReplaced) {
   MultiProcessRunner runner("workers_of_which_one_is_stopped",
                             {.num_workers = 2, .auto_restart = true});
   runner.start();
-  EXPECT_THAT(runner.wait_for_line("worker", 0, "will go back to the last commit"),
+  EXPECT_THAT(runner.wait_for_line("worker", 0, "will roll back to the last commit"),
               ::testing::ContainsRegex("worker 1 .*stopped"));
   runner.send("worker", 1, SIGCONT);
   const auto& result = runner.join();
@@ -380,7 +380,7 @@ TEST(WorkerFailures, GracePeriodEndsAfterSameStepOnAllWorkers) {
   ASSERT_EQ(results[0].at("saved").as_array().size(), 2u);
   const std::int64_t first = results[0].at("saved").as_array()[0].as_int();
   const std::int64_t last = results[0].at("saved").as_array()[1].as_int();
-  EXPECT_GE(first, 7);  // the workers save as soon as they have agreed
+  EXPECT_GE(first, 7);  // the workers save once they have agreed on a step
   // Worker 1 noticed the signal after 7 s, so the limit is 17 s minus a margin of two steps.
   EXPECT_EQ(last, std::max<std::int64_t>(15, first + 1));
   for (const Json& each : results) {

@@ -262,8 +262,8 @@ TEST(TpuStrategy, EarlierReadsKeepTheirValuesAndStepsSeeHostWrites) {
   strategy.run(step);
   for (const Tensor& component : weight.storage().local_components())
     EXPECT_EQ(component.to_doubles(), (std::vector<double>{0.5, 0.5, 0.5}));
-  // The buffer of a value that is still in use cannot be donated to the results, which requires a
-  // second program, but not a third.
+  // A buffer that is still in use cannot be donated to the results, so a second program is
+  // compiled, but not a third.
   EXPECT_LE(strategy.num_compiled(), 2);
 }
 

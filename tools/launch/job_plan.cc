@@ -101,7 +101,7 @@ std::string folder_for_private_files() {
   return "/tmp";
 }
 
-// Finds free ports on this machine by binding all of them at the same time, briefly.
+// --- Free ports on this machine, found by briefly binding all of them at once.
 
 constexpr int kFirstPort = 10'000;
 constexpr int kTriesPerPort = 1000;

@@ -277,7 +277,7 @@ struct Supervisor {
   }
 
   /// Collects processes that have exited, likely causes first: processes killed from outside, then
-  /// the others in the order in which the job detected their failures.
+  /// the remaining ones in the order in which the job detected their failures.
   void reap() {
     std::vector<Slot*> ended;
     take_ended(ended);
@@ -345,7 +345,7 @@ struct Supervisor {
     }
   }
 
-  /// Stops the parameter servers, which never exit by themselves, once the chief and the workers
+  /// Stops the parameter servers, which never exit on their own, once the chief and the workers
   /// have finished.
   void stop_parameter_servers() {
     if (reason != StopReason::kNone || !active()) return;

@@ -36,7 +36,8 @@ struct TaskOutcome {
   double seconds = 0;      // lifetime of the last process
   std::string oom = "";    // such as "cgroup oom_kill +1"; "" if the counter did not change
   int order = -1;          // index in the order in which processes ended; -1: has not ended
-  /// Description of an early exit (code 0 while others waited), such as "before it joined", or "".
+  /// Description of an early exit (code 0 while other processes waited), such as "before it
+  /// joined", or "".
   std::string too_early = "";
 
   /// Returns "killed by signal 9 (SIGKILL), cgroup oom_kill +1 after 3.2 s".

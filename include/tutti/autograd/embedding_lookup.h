@@ -10,9 +10,9 @@
 namespace tutti {
 
 /// Returns the rows of params [rows, ...] at indices (int32 or int64, shape [...]), of shape
-/// indices.shape + params.shape[1:]. From parameter servers, only the requested rows are sent, each
-/// once. The gradient with respect to params is IndexedSlices. Throws kInvalidArgument naming an
-/// index out of range. Equivalent of tf.nn.embedding_lookup.
+/// indices.shape + params.shape[1:]. Parameter servers send only the requested rows, each once. The
+/// gradient with respect to params is IndexedSlices. Throws kInvalidArgument, naming the index, if
+/// one is out of range. Equivalent of tf.nn.embedding_lookup.
 Tensor embedding_lookup(const Variable& params, const Tensor& indices);
 
 /// List of ids for each example: ids[i] belongs to example examples[i]. An example may have no ids.

@@ -42,9 +42,9 @@ class GradientTape {
   /// Computes d target / d sources, in the order of `sources`. A target of any shape counts as the
   /// sum of its elements, as in tf. A source on which the target does not depend has no gradient.
   /// Ends the recording of a non-persistent tape, on which a second call throws
-  /// kFailedPrecondition. Throws kUnimplemented naming an operation that has no gradient. If
-  /// `on_ready` is set, it receives the gradients, and all returned gradients are empty
-  /// (is_none()).
+  /// kFailedPrecondition. Throws kUnimplemented if an operation has no gradient, naming the
+  /// operation. If `on_ready` is set, it receives the gradients, and all returned gradients are
+  /// empty (is_none()).
   std::vector<Gradient> gradient(const Tensor& target, std::span<const Variable> sources,
                                  const OnReady& on_ready = {});
   std::vector<Gradient> gradient(const Tensor& target, std::span<const Tensor> sources);

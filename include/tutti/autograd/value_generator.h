@@ -8,7 +8,7 @@
 
 namespace tutti {
 
-/// Distribution of a variable's initial values. Element i depends only on (key, i), so that it is
+/// Distribution of a variable's initial values. Element i depends only on (key, i), so it is
 /// bit-identical for any partition into shards.
 struct ValueGenerator {
   enum class Kind { kConstant, kUniform, kNormal, kTruncatedNormal, kIdentity };

@@ -48,7 +48,7 @@ struct VariableOptions {
 
 class Variable;
 
-/// Operation of a write.
+/// Operation that a write performs.
 enum class AssignOp { kAssign, kAdd, kSubtract };
 /// Origin of a written value: computed (may differ between replicas), or a constant of the program.
 enum class ValueOrigin { kComputed, kPlain };
@@ -135,8 +135,9 @@ class VariableStorage {
   /// counts under "<name>/replica_updates". Must be called outside replicas.
   virtual std::vector<NamedTensor> save() const = 0;
   /// Restores values: by component if the checkpoint has exactly these replicas, else from the
-  /// aggregate by tf's rule (ON_READ SUM: divided by the number of replicas). Throws kNotFound
-  /// naming a missing variable; kInvalidArgument naming both shapes or dtypes if they differ.
+  /// aggregate by tf's rule (ON_READ SUM: divided by the number of replicas). Throws kNotFound,
+  /// naming the variable, if it is missing, and kInvalidArgument, naming both shapes or dtypes, if
+  /// they differ.
   virtual void restore(const TensorLookup& lookup) = 0;
   /// Returns this process's part of a variable that is sharded over processes or devices; nullopt
   /// if each process stores the entire variable. Not collective. Must be called outside replicas.
@@ -144,7 +145,7 @@ class VariableStorage {
   /// Replaces the elements that save_part() returns with `elements`, a tensor [count] on the host.
   virtual void restore_part(const Tensor& elements);
 
-  /// The strategy whose scope created this variable, or null; compared only by address.
+  /// Returns the strategy whose scope created this variable, or null; compared only by address.
   const void* owner() const { return owner_; }
 
  protected:

@@ -38,15 +38,15 @@ struct CheckpointInfo {
   std::int64_t step = 0;
   std::string tutti_version;
   std::string numerics;         // numerics_fingerprint() of the program that saved it
-  std::int64_t sequence = 0;    // number of the save in its folder, from 1; 0: a single file
+  std::int64_t sequence = 0;    // number of the save in its folder, from 1; 0 for a single file
   std::string path;             // path of the file or version; empty if in memory
   Json about = Json::object();  // set by Checkpoint::set_about()
 
   bool operator==(const CheckpointInfo&) const = default;
 };
 
-/// Sends the text `own` to all workers, and returns all workers' texts in worker order. Collective:
-/// every worker must call it. Throws, naming the worker, if one does not take part.
+/// Sends `own` to all workers, and returns the strings of all workers in worker order. Collective:
+/// every worker must call it. Throws an error that names a worker that does not take part.
 using ExchangeTexts = std::function<std::vector<std::string>(const std::string& own)>;
 
 struct CheckpointOptions {
@@ -54,9 +54,9 @@ struct CheckpointOptions {
   /// collective operation, but only one of them (the chief) should write. The other workers pass
   /// false.
   bool writes = true;
-  /// Collective function that returns the writing process's text to all processes. If set, only the
-  /// writing process reads files, and all processes restore the values that it read. If empty, each
-  /// process reads the files. checkpoint_options(strategy) sets it.
+  /// Collective function that returns the writing process's string to all processes. If set, only
+  /// the writing process reads files, and all processes restore the values that it read. If empty,
+  /// each process reads the files. checkpoint_options(strategy) sets it.
   std::function<std::string(const std::string& own)> from_writer = {};
   /// Index of this worker; worker 0 writes.
   int worker = 0;
@@ -79,9 +79,9 @@ struct RestoreOptions {
 
 namespace internal {
 struct CheckpointFile;
-/// Form in which a sharded variable is saved. kWhole: whole. kParts: this process's parts.
-/// kWholeOfWorkers: whole if it is sharded over processes, in parts if only over this process's
-/// devices.
+/// Form in which a sharded variable is saved. kWhole: as one tensor. kParts: as this process's
+/// parts. kWholeOfWorkers: as one tensor if it is sharded over processes, in parts if only over
+/// this process's devices.
 enum class SavedAs { kWhole, kWholeOfWorkers, kParts };
 }  // namespace internal
 
@@ -111,7 +111,7 @@ class Checkpoint {
  public:
   explicit Checkpoint(std::vector<Variable> variables = {}, CheckpointOptions options = {});
 
-  /// Adds those variables that the checkpoint does not contain yet. Throws kAlreadyExists if it
+  /// Adds the variables that the checkpoint does not contain yet. Throws kAlreadyExists if it
   /// contains another variable of the same name. Like add_state() and add_tensors(), restores
   /// values that restore_deferred() keeps for the added names.
   void add(const std::vector<Variable>& variables);
@@ -187,7 +187,7 @@ class Checkpoint {
   States states_;
   Tensors tensors_;
   Json about_ = Json::object();
-  std::shared_ptr<const internal::CheckpointFile> waiting_;  // nullptr: nothing waits
+  std::shared_ptr<const internal::CheckpointFile> waiting_;  // null if no values wait
 };
 
 /// Saves only the variables, by name, in a file that other programs can also read.
@@ -196,7 +196,7 @@ void save_weights(const std::string& path, const std::vector<Variable>& variable
                   const SourceLocation& where = SourceLocation::current());
 /// Options for load_weights() with files from other programs.
 struct LoadWeightsOptions {
-  /// If true, ignores state, and tensors that belong to no variable; if false, they are errors.
+  /// If true, ignores state and any tensors that belong to no variable; if false, they are errors.
   bool ignore_unknown = false;
   /// Map from names in the file to names of variables: {"fc1.weight", "dense/kernel"}.
   std::map<std::string, std::string> rename = {};

@@ -52,7 +52,7 @@ class CheckpointManager {
   /// Throws kInvalidArgument for a negative max_to_keep. The folder is created by the first save().
   CheckpointManager(Checkpoint checkpoint, std::string directory,
                     CheckpointManagerOptions options = {});
-  /// Waits for the save in progress and logs its error.
+  /// Waits for the save in progress and logs its error, if any.
   ~CheckpointManager();
   CheckpointManager(CheckpointManager&&) noexcept;
   CheckpointManager& operator=(CheckpointManager&&) noexcept;

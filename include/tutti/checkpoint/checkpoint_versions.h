@@ -13,8 +13,8 @@ namespace tutti {
 /// State of a version. Only kWhole versions can be restored.
 enum class VersionState {
   kWhole,       // index and file sizes match; verify_checkpoint() checks every byte
-  kUnfinished,  // saving was interrupted
-  kDamaged,     // or in a format that this program cannot read
+  kUnfinished,  // the save was interrupted
+  kDamaged,     // damaged, or in a format that this program cannot read
 };
 
 /// Returns "whole", "unfinished" or "damaged".
@@ -24,7 +24,7 @@ std::string_view to_string(VersionState state);
 struct CheckpointVersion {
   std::string path;
   std::int64_t step = 0;
-  std::int64_t sequence = 0;  // number of the save, from 1; 0: a single file of an earlier format
+  std::int64_t sequence = 0;  // number of the save, from 1; 0 for a file in the earlier format
   VersionState state = VersionState::kWhole;
   std::string problem;  // reason why the version is not kWhole, or empty
   std::uint64_t num_bytes = 0;

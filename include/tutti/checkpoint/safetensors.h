@@ -27,8 +27,8 @@ struct SafetensorsFile {
 std::string format_safetensors(const SafetensorsFile& file);
 
 /// Parses the bytes of a safetensors file. Returns the tensors on cpu:0, in the order in which
-/// their elements are stored. `source` names the bytes in errors. Throws kDataLoss naming the
-/// source, the offset and the tensor for damage (truncated or overlong file, overlapping tensors,
+/// their elements are stored. `source` names the bytes in errors. Throws kDataLoss, naming the
+/// source, the offset and the tensor, for damage (truncated or overlong file, overlapping tensors,
 /// duplicate names, ...); kUnimplemented for element types (F8_E4M3, ...) or ranks that tensors do
 /// not support.
 SafetensorsFile parse_safetensors(std::string_view bytes, const std::string& source);

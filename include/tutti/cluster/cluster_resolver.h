@@ -43,14 +43,14 @@ class ClusterResolver {
   /// or the launcher (Slurm, MPI); "" if neither provides one.
   virtual std::string job_id() const { return {}; }
 
-  /// The task of this process; "" and nullopt if unknown.
+  /// Return the type and index of this process's task; "" and nullopt if unknown.
   const std::string& task_type() const { return task_type_; }
   std::optional<int> task_id() const { return task_id_; }
   /// Returns this process's task; nullopt if its type or index is unknown.
   std::optional<Task> task() const;
-  /// Protocol between tasks, such as "grpc"; "" if none was set.
+  /// Returns the protocol between tasks, such as "grpc"; "" if none was set.
   const std::string& rpc_layer() const { return rpc_layer_; }
-  /// Platform according to the source: "", "cloud" or "google".
+  /// Returns the platform that the source names: "", "cloud" or "google".
   const std::string& environment() const { return environment_; }
   void set_task_type(std::string task_type) { task_type_ = std::move(task_type); }
   void set_task_id(int task_id) { task_id_ = task_id; }
@@ -134,7 +134,7 @@ struct StaticResolverOptions {
   std::string environment = {};
   std::map<std::string, int> num_accelerators = {};  // accelerators of each task, by type
   std::string rpc_layer = {};
-  std::string name = "StaticResolver";  // used in messages
+  std::string name = "StaticResolver";  // name in messages
 };
 
 /// Resolver that returns the values passed to its constructor (tf's SimpleClusterResolver).
@@ -194,7 +194,8 @@ class UnionResolver : public ClusterResolver {
  private:
   ClusterSpec cluster_;
   std::string first_master_, job_id_;
-  // Key nullopt: this process. Other keys: the tasks that the first resolver describes.
+  // The key nullopt is this process. The other keys are the tasks that the first resolver
+  // describes.
   std::map<std::optional<Task>, std::map<std::string, int>> num_accelerators_;
 };
 

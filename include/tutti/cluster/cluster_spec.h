@@ -40,7 +40,7 @@ class JobTasks {
   JobTasks(std::initializer_list<std::pair<int, std::string>> addresses);
   JobTasks(std::map<int, std::string> addresses);
 
-  /// Addresses by index, ascending.
+  /// Returns the addresses by index, in ascending order.
   const std::map<int, std::string>& addresses() const { return addresses_; }
   /// Returns true if the indices are 0 to n - 1.
   bool is_dense() const;
@@ -75,7 +75,7 @@ class ClusterSpec {
   /// Returns all jobs, keyed by name, in the form that the constructor accepts.
   const Jobs& as_dict() const { return jobs_; }
 
-  /// Names of the jobs, sorted.
+  /// Returns the names of the jobs, sorted.
   std::vector<std::string> jobs() const;
   bool has_job(std::string_view job) const { return jobs_.contains(job); }
   int num_tasks(std::string_view job) const;
@@ -88,7 +88,7 @@ class ClusterSpec {
   /// Same as num_tasks(), but returns 0 if the job does not exist.
   int count(std::string_view job) const;
   int total_tasks() const;
-  /// All tasks, sorted by job name, then by index.
+  /// Returns all tasks, sorted by job name, then by index.
   std::vector<Task> tasks() const;
   bool has_task(const Task& task) const;
 

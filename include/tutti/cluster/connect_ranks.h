@@ -23,13 +23,13 @@ namespace tutti {
 std::shared_ptr<Communicator> communicator_from_environment(
     const CommunicatorOptions& options = {});
 
-/// Parses "auto", "shm" or "tcp". Throws kInvalidArgument, listing these, for any other text.
+/// Parses "auto", "shm" or "tcp". Throws kInvalidArgument, listing these, for any other string.
 ConnectOptions::Way parse_way(std::string_view text);
 
 /// Result of connect_ranks(): the transport to all other ranks, and a log line.
 struct ConnectedRanks {
   std::shared_ptr<Transport> transport;
-  /// "rank 0 of 3: rank 1: shared memory (pid 4711), rank 2: tcp 10.0.0.3:4712".
+  /// Log line such as "rank 0 of 3: rank 1: shared memory (pid 4711), rank 2: tcp 10.0.0.3:4712".
   std::string line;
 };
 
@@ -43,7 +43,7 @@ struct ConnectedRanks {
 /// sockets, which also carry their messages; the memory has no name, so a killed process leaves
 /// nothing behind.
 ///
-/// Throws kDeadlineExceeded naming the ranks that did not join; kInvalidArgument for a rank out of
+/// Throws kDeadlineExceeded, naming the ranks that did not join; kInvalidArgument for a rank out of
 /// range, for a peer with a different size, version or numerics, and, with the remedy, for an
 /// address that other machines can reach if there is no secret; kUnavailable for an unusable
 /// address, and for a rank on another machine if shared memory is forced; kNotFound if this machine

@@ -27,7 +27,8 @@ std::unique_ptr<ClusterResolver> make_cluster_resolver(
 /// A resolver and the reason why it was chosen.
 struct ChosenResolver {
   std::unique_ptr<ClusterResolver> resolver;
-  /// "TF_CONFIG: this is worker 1 of 1 chief (a:1), 3 workers (...), because TF_CONFIG is set".
+  /// Text such as "TF_CONFIG: this is worker 1 of 1 chief (a:1), 3 workers (...), because TF_CONFIG
+  /// is set".
   std::string reason;
 };
 

@@ -25,7 +25,8 @@ class Json {
   Json(int value) : value_(static_cast<std::int64_t>(value)) {}
   Json(unsigned value) : value_(static_cast<std::int64_t>(value)) {}
   Json(std::int64_t value) : value_(value) {}
-  /// Throws kOutOfRange above 2^63 - 1, which as_int() cannot return. Store such a number as text.
+  /// Throws kOutOfRange above 2^63 - 1, which as_int() cannot return. Store such a number as a
+  /// string.
   Json(std::uint64_t value);
   Json(double value) : value_(value) {}
   Json(const char* value) : value_(std::string(value)) {}

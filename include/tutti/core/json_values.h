@@ -25,7 +25,7 @@ namespace tutti {
 /// JSON form of values of type T, as two static functions: Json to(const T&), and T from(const
 /// Json&), which throws kInvalidArgument with the expected value. Options structs (aggregates) need
 /// no specialisation: they become objects of their members, and members missing from the JSON keep
-/// their defaults. Specialise it for your own types of members.
+/// their defaults. Specialise it for your own member types.
 template <class T>
 struct JsonForm;
 
@@ -34,7 +34,8 @@ template <class T>
 Json json_of(const T& value) {
   return JsonForm<T>::to(value);
 }
-/// Returns the value that json_of() wrote. Throws kInvalidArgument if `json` is not of that form.
+/// Returns the value from which json_of() created `json`. Throws kInvalidArgument if `json` is not
+/// of that form.
 template <class T>
 T value_of(const Json& json) {
   return JsonForm<T>::from(json);

@@ -91,8 +91,8 @@ struct RandomContext {
 const RandomContext& current_random_context();
 
 /// Returns 0, 1, 2, ... for successive calls with the same `call_site`, to distinguish the calls to
-/// one layer in a step. Counts within this thread's RandomContextScope; outside any scope, since
-/// the last set_random_seed().
+/// one layer in a step. Counts within this thread's RandomContextScope; outside any scope, counts
+/// from the last set_random_seed().
 std::uint64_t next_call_ordinal(std::uint64_t call_site);
 
 /// Scope in which `context` is this thread's RandomContext; call ordinals start at 0.

@@ -48,9 +48,9 @@ void combine_nodes(ReduceOp op, DType dtype, std::span<const CanonicalNode> node
 
 namespace internal {
 
-/// Returns true for SUM, MIN, MAX and PRODUCT of every type except bool, for which it returns true
-/// only for MIN and MAX. An algorithm that combines more than two values in several steps must
-/// reject 16-bit types itself, because it would round at each step.
+/// Returns true for SUM, MIN, MAX and PRODUCT, except that bool supports only MIN and MAX. An
+/// algorithm that combines more than two values in several steps must reject 16-bit types itself,
+/// because it would round at each step.
 inline bool can_combine(ReduceOp op, DType dtype) {
   if (op == ReduceOp::kMean) return false;
   return dtype != DType::kBool || op == ReduceOp::kMin || op == ReduceOp::kMax;

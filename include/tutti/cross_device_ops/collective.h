@@ -1,5 +1,5 @@
-// One collective call, which every rank of a group makes at the same point in the program, and the
-// memory that it works on.
+// One collective call, which every rank of a group makes at the same point in the program, and its
+// buffers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -137,9 +137,9 @@ struct CollectiveCall {
   std::size_t count = 0;  // number of input elements, or of output elements if there are no inputs
   std::span<const ConstElements> inputs = {};  // all_reduce: as many as outputs; broadcast: none
   std::span<const Elements> outputs = {};      // reduce: used on the root only
-  /// Numbers of elements, [size] each. all_gather, reduce_scatter: counts[r] is the length of rank
-  /// r's part. all_to_all: counts[r] elements are sent to rank r, and receive_counts[r] elements
-  /// are received from it.
+  /// Element counts, [size] each. all_gather, reduce_scatter: counts[r] is the length of rank r's
+  /// part. all_to_all: counts[r] elements are sent to rank r, and receive_counts[r] elements are
+  /// received from it.
   std::span<const std::size_t> counts = {};
   std::span<const std::size_t> receive_counts = {};
   std::uint64_t id = 0;  // CallOptions::id

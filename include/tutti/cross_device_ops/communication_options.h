@@ -43,9 +43,10 @@ struct CommunicationOptions {
   /// Approximate size of the buffers into which tensors are packed, in bytes; 0: 4 MiB.
   std::int64_t bytes_per_pack = 0;
   /// Size of the first pack of a step's gradients, in bytes; a small pack is reduced early in the
-  /// backward pass. 0: bytes_per_pack, at most 1 MiB.
+  /// backward pass. 0: bytes_per_pack, but at most 1 MiB.
   std::int64_t first_bytes_per_pack = 0;
-  /// Time, above 0, for which a collective waits for a missing replica; unset: kDefaultTimeout.
+  /// Time for which a collective waits for a missing replica; must be above 0. Unset:
+  /// kDefaultTimeout.
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
   CommunicationImplementation implementation = CommunicationImplementation::kAuto;
   /// If true, a reduction, type or device that the named operation does not support is an error; if

@@ -30,8 +30,8 @@ struct PendingCall;
 enum class GpuCallsBy { kNccl, kHosts };
 
 struct CommunicatorOptions {
-  /// A registered name: canonical, ring, hierarchical_copy, reduction_to_one_device, mpi, or an
-  /// operation or plugin that spans processes.
+  /// A registered name: canonical, ring, hierarchical_copy, reduction_to_one_device, mpi, or
+  /// another operation or plugin that spans processes.
   std::string algorithm = "canonical";
   std::string plugin_options = "";  // see CrossDeviceOpsSpec
   /// Maximum time that a call waits for the other ranks.
@@ -84,7 +84,7 @@ struct CallProgress {
 ///
 /// On GPUs (CallOptions::gpu), buffers are memory of one GPU, the same GPU in all calls. A call is
 /// ordered within the caller's stream. On the first call, the ranks agree on the implementation;
-/// NCCL's setup takes some seconds.
+/// NCCL's setup takes a few seconds.
 ///
 /// *NCCL* is used if all ranks have it and each has its own GPU. The call returns when its work is
 /// in the stream. NCCL determines the order of additions, which differs between machines,
@@ -197,8 +197,8 @@ class Communicator {
                                       const CallOptions& options = {},
                                       const SourceLocation& where = SourceLocation::current());
 
-  /// Replaces a call that this rank cannot make, for example because of wrong arguments. Throws
-  /// `reason`, and makes the other ranks' calls throw.
+  /// Takes the place of a call that this rank cannot make, for example because of wrong arguments.
+  /// Throws `reason`, and makes the other ranks' calls throw.
   [[noreturn]] void refuse(Collective collective, const Error& reason,
                            const CallOptions& options = {},
                            const SourceLocation& where = SourceLocation::current());
@@ -229,7 +229,7 @@ std::unique_ptr<Communicator> make_communicator(const Group& group,
 
 // Overloads for tensors. They throw the same errors as Communicator.
 
-/// Returns the combination of all ranks' tensors, which must have equal shapes and dtypes; both are
+/// Returns the reduction of all ranks' tensors, which must have equal shapes and dtypes; both are
 /// compared across ranks.
 Tensor all_reduce(Communicator& communicator, ReduceOp op, const Tensor& value,
                   CallOptions options = {}, SourceLocation where = SourceLocation::current());

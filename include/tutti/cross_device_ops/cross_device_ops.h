@@ -133,9 +133,9 @@ class CrossDeviceOps {
   /// Thread-safe.
   std::uint64_t bytes_reduced() const { return bytes_reduced_; }
 
-  /// Returns the combination of all replicas' values, on `destination`. IndexedSlices (SUM, MEAN)
-  /// are concatenated in replica order, keeping duplicates (tf's rule). Throws kInvalidArgument for
-  /// an empty PerReplica, differing shapes or types, MEAN of integers, or a mix of dense and sparse
+  /// Returns the reduction of all replicas' values, on `destination`. IndexedSlices (SUM, MEAN) are
+  /// concatenated in replica order, keeping duplicates (tf's rule). Throws kInvalidArgument for an
+  /// empty PerReplica, differing shapes or types, MEAN of integers, or a mix of dense and sparse
   /// values.
   Gradient reduce(ReduceOp op, const PerReplica<Gradient>& value, Device destination);
   /// Overload that reduces once and copies the result to each of the destinations (one or more).
@@ -203,8 +203,8 @@ class CrossDeviceOps {
   // are at least two members and one element. A buffer on a GPU has a `work` (device_work.h), which
   // queues operations on that GPU.
 
-  /// Throws if the buffers show a mistake that a fallback would hide, such as a device outside the
-  /// group. Called before the functions below.
+  /// Throws if the buffers contain a mistake that a fallback would hide, such as a device outside
+  /// the group. Called before the functions below.
   virtual void require_buffers(std::span<const ReplicaBuffer> inputs,
                                std::span<const ReplicaBuffer> outputs) const;
   /// Combines the buffers, all of which have the same count, in place.

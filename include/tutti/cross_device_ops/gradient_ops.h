@@ -34,10 +34,10 @@ Device device_of(const Gradient& gradient);
 IndexedSlices concatenate_slices(ReduceOp op, std::span<const IndexedSlices> per_replica,
                                  Device destination);
 
-/// Returns the sum over replicas with unique ascending indices. First adds each replica's own
-/// duplicates in position order, then adds rows along the canonical tree, where a replica without a
-/// row counts as zeros. The result is therefore bit-identical to the dense sum. In both sums, -0
-/// from one replica plus +0 from another gives +0.
+/// Returns the sum of all replicas' slices, with unique ascending indices. First adds each
+/// replica's own duplicates in position order, then adds rows along the canonical tree, where a
+/// missing row counts as zeros. The result is therefore bit-identical to the dense sum. In both
+/// sums, -0 from one replica plus +0 from another gives +0.
 IndexedSlices sum_slices_canonically(std::span<const IndexedSlices> per_replica,
                                      Device destination);
 

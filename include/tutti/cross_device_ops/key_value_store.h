@@ -16,12 +16,13 @@
 namespace tutti {
 
 /// Key-value store shared by all ranks of a group. Keys have 1 to 200 characters: letters, digits,
-/// '_', '-', '.' and '/'. Values are any bytes up to 1 MiB. Other keys and values throw
-/// kInvalidArgument. Thread-safe. Implementations: InProcessStore, cluster/key_value_stores.
+/// '_', '-', '.' and '/'. Values are any bytes up to 1 MiB. The functions throw kInvalidArgument
+/// for other keys and values. Thread-safe. Implementations: InProcessStore,
+/// cluster/key_value_stores.
 class KeyValueStore {
  public:
   virtual ~KeyValueStore() = default;
-  /// Sets a value atomically, replacing an existing one: readers see the full value or none.
+  /// Sets a value atomically, replacing an existing one: readers never see a partial value.
   virtual void set(std::string_view key, std::string_view value) = 0;
   virtual std::optional<std::string> get(std::string_view key) = 0;
   /// Returns the value of each key, in the order of `keys`. A remote store needs only one request.

@@ -35,7 +35,7 @@ class PerReplica {
   /// Returns the values as a vector: tf's experimental_local_results.
   const std::vector<T>& values() const { return values_; }
 
-  /// Returns a PerReplica of fn(value) for each replica.
+  /// Returns fn(value) for each replica, as a PerReplica.
   template <class Fn>
   auto map(Fn&& fn) const {
     using R = std::invoke_result_t<Fn&, const T&>;

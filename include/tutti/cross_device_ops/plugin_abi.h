@@ -51,8 +51,8 @@ enum {
   TUTTI_DATA_LOSS = 15
 };
 
-// An operation's guarantee for the order of additions: none; bit-identical sums in each run; the
-// order of tutti's canonical tree (docs/determinism.md).
+// An operation's guarantee for the order of additions: none; bit-identical sums from run to run;
+// the order of tutti's canonical tree (docs/determinism.md).
 enum { TUTTI_GRADE_NONE = 0, TUTTI_GRADE_RUN_TO_RUN = 1, TUTTI_GRADE_CANONICAL = 2 };
 
 // Levels of log lines.
@@ -82,7 +82,7 @@ typedef struct tutti_error_v1 {
   char message[508];
 } tutti_error_v1;
 
-// The group. Members are numbered across all processes: this one has first_rank to first_rank +
+// The group. Members are numbered across all processes: this process has first_rank to first_rank +
 // local_count - 1. With one process, world_size == local_count and first_rank == 0.
 typedef struct tutti_group_v1 {
   uint32_t struct_size;
@@ -128,10 +128,10 @@ typedef struct tutti_cross_device_ops_v1 {
   // afterwards each buffer holds the result. All buffers have the same type and the same count,
   // which is above 0. There are at least two buffers, except in groups of several processes. tutti
   // makes one call at a time per `self`, from any thread. `timeout_ms` has the same meaning as in
-  // create. A plugin must have this function.
+  // create. Required.
   int32_t (*all_reduce)(void* self, int32_t op, const tutti_buffer_v1* replicas,
                         uint32_t num_replicas, int64_t timeout_ms, tutti_error_v1* error);
-  // A TUTTI_GRADE_... of this object. Default: TUTTI_GRADE_NONE.
+  // Returns the TUTTI_GRADE_... of this object. Default: TUTTI_GRADE_NONE.
   int32_t (*determinism)(void* self);
 
   // Returns 1 if the operation works in groups of several processes, which all make the same calls
@@ -168,9 +168,9 @@ typedef struct tutti_cross_device_ops_v1 {
   int32_t (*all_to_all)(void* self, const tutti_buffer_v1* inputs, const tutti_buffer_v1* outputs,
                         uint32_t num_replicas, const uint64_t* counts, int64_t timeout_ms,
                         tutti_error_v1* error);
-  // Aborts the call that another thread is running; it must soon return TUTTI_ABORTED. `code` and
-  // `message` are the reason. Thread-safe. Afterwards tutti calls only destroy(). Default: the
-  // running call continues to its end.
+  // Aborts the call that another thread is running; that call must soon return TUTTI_ABORTED.
+  // `code` and `message` are the reason. Thread-safe. Afterwards tutti calls only destroy().
+  // Default: the running call continues to its end.
   void (*abort)(void* self, int32_t code, const char* message);
 
   // Returns 1 if several threads may call all_reduce concurrently on disjoint ranges of the same
@@ -178,7 +178,7 @@ typedef struct tutti_cross_device_ops_v1 {
   // are accessible, because the results are bit-identical. Default: 0.
   int32_t (*sliceable)(void* self);
 
-  // Names of the plugin's own options, separated by ','. Other names are refused before create is
+  // Names of the plugin's own options, separated by ','. Other names are rejected before create is
   // called. Default: no options.
   const char* option_names;
   // Same as all_reduce, and called instead of it, for a plugin that keeps state per buffer between

@@ -26,8 +26,8 @@ struct Group {
   /// Store through which ranks in different processes find each other. Its keys belong to this
   /// group.
   StorePart store = {};
-  /// Messages between the group's ranks. An operation may use all tags up to kLargestOperationTag.
-  /// An abort of the group ends the operation's calls with kAborted.
+  /// Transport for messages between the group's ranks. An operation may use all tags up to
+  /// kLargestOperationTag. An abort of the group ends the operation's calls with kAborted.
   std::shared_ptr<Transport> transport = nullptr;
 };
 
@@ -42,8 +42,8 @@ void register_cross_device_ops(const std::string& name, CrossDeviceOpsFactory fa
 /// object with the options that the user set. The factory checks their values.
 using ConfigurableOpsFactory = std::function<std::unique_ptr<CrossDeviceOps>(
     const Group&, const CommunicationOptions&, const Json& own)>;
-/// Overload for an operation with options of its own. Options other than `option_names` are refused
-/// before the factory is called.
+/// Overload for an operation with options of its own. Options other than `option_names` are
+/// rejected before the factory is called.
 void register_cross_device_ops(const std::string& name, ConfigurableOpsFactory factory,
                                std::vector<std::string> option_names);
 /// Returns all names: first the built-in ones (canonical, hierarchical_copy,

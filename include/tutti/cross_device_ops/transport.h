@@ -31,7 +31,8 @@ class Work {
   virtual void wait(TimePoint deadline) = 0;
 };
 
-/// Totals sent by a rank: message heads and bodies, excluding the transport's own framing.
+/// Totals of the messages that a rank has sent: heads and bodies, without the transport's own
+/// framing.
 struct TransportStats {
   std::uint64_t messages_sent = 0;
   std::uint64_t bytes_sent = 0;
@@ -59,8 +60,8 @@ class Transport {
   virtual std::unique_ptr<Work> recv(int peer, std::uint64_t tag, std::span<std::byte> head,
                                      std::span<std::byte> body) = 0;
 
-  /// Wakes all waiting threads of this rank and its peers. Pending and later Work on all of them
-  /// fails with kAborted and this reason's message. Only the first reason counts.
+  /// Wakes all waiting threads of this rank and its peers. Pending and later Work on all of these
+  /// ranks fails with kAborted and this reason's message. Only the first reason counts.
   virtual void abort(const Error& reason) noexcept = 0;
   /// Returns the first peer whose connection ended before this transport was aborted; nullopt until
   /// the lost connection has made a call fail.

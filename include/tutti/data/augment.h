@@ -14,10 +14,11 @@
 
 namespace tutti {
 
-// Augmentation: a random function of every element, keyed by the element's number in the pass.
+// Augmentation applies a random function to every element, keyed by the element's number in the
+// pass.
 
-/// Random numbers of one element in one pass: a function of (seed, epoch, number of the element in
-/// the pass) alone. Element numbers are unique across workers that share a pass by files or by
+/// Random numbers for one element in one pass. They depend only on (seed, epoch, number of the
+/// element in the pass). Element numbers are unique across workers that share a pass by files or by
 /// shard(). A value type.
 class SampleRandom {
  public:
@@ -43,15 +44,15 @@ struct AugmentOptions {
   int num_parallel_calls = 1;
 };
 
-/// Random function of an element. It must depend only on its two arguments and, with several
-/// parallel calls, be thread-safe.
+/// Random function of an element. It must depend only on its two arguments, and must be thread-safe
+/// if num_parallel_calls > 1.
 using AugmentFunction = std::function<Element(const Element&, const SampleRandom&)>;
 
 /// Same as Dataset::map(), but `fn` also receives random numbers, which differ in every epoch (fit,
 /// repeat()). The results are bit-identical for any number of replicas or parallel calls, with or
-/// without prefetching, after a stop and resume, and with shard() before or after augment(). Call
-/// augment() after cache(), because a later cache would keep the results of one epoch. Throws as
-/// map() does.
+/// without prefetching, after the pass is stopped and resumed, and with shard() before or after
+/// augment(). Call augment() after cache(), because a later cache would keep the results of one
+/// epoch. Throws as map() does.
 Dataset augment(const Dataset& dataset, AugmentFunction fn, AugmentOptions options = {});
 
 struct AugmentImagesOptions {

@@ -15,8 +15,8 @@ namespace tutti {
 /// Description of a column; members that are not set are inferred from the file.
 struct CsvColumn {
   std::string name;
-  /// Default: int64 if all fields are whole numbers, float32 if all are numbers, otherwise a
-  /// category; read_csv() warns if most fields are numbers. kBool accepts true, false, 1 and 0.
+  /// Default: int64 if all fields are whole numbers, float32 if all are numbers, otherwise
+  /// categorical; read_csv() warns if most fields are numbers. kBool accepts true, false, 1 and 0.
   std::optional<DType> dtype = {};
   /// Value for missing fields (CsvOptions::na_values). Default: a missing field is an error.
   std::optional<double> default_value = {};
@@ -25,7 +25,7 @@ struct CsvColumn {
   /// categorical.
   bool categorical = false;
   std::vector<std::string> vocabulary = {};
-  /// Value for texts outside the vocabulary. Default: such texts are an error.
+  /// Value for fields that are not in the vocabulary. Default: such a field is an error.
   std::optional<std::int64_t> unknown_value = {};
 };
 
@@ -45,8 +45,8 @@ struct CsvOptions {
   /// Name of the label column. Labels come after the features, even if this column is not selected.
   std::string label_column = {};
   /// If true, elements are {features float32 [columns without the label], labels []} instead of one
-  /// component per column, named after the column. Categories are packed only if they are declared
-  /// (CsvColumn::categorical or vocabulary) and refused otherwise.
+  /// component per column, named after the column. Categorical columns are packed if they are
+  /// declared (CsvColumn::categorical or vocabulary), otherwise rejected.
   bool pack_features = false;
   char delimiter = ',';
   /// True if fields may be quoted as in RFC 4180: a quoted field may contain any character, and two
@@ -59,7 +59,7 @@ struct CsvOptions {
   /// Number of records of the first file from which csv_dataset() infers types.
   std::int64_t num_rows_for_inference = 100;
   /// Maximum size of a record (a line, unless a quoted field contains a line end), in bytes. A
-  /// longer record, and everything after it, is refused with kResourceExhausted.
+  /// longer record, and everything after it, is rejected with kResourceExhausted.
   std::int64_t max_line_bytes = std::int64_t{1} << 21;
   /// Limits for .gz files.
   InputLimits limits = {};
@@ -75,7 +75,7 @@ struct CsvOptions {
 /// or unsuitable, such as a text column without a vocabulary. While reading, throws an error that
 /// names the path, line and column: kDataLoss for files of another kind, malformed records and a
 /// wrong number of fields; kInvalidArgument for a field that does not match its column;
-/// kResourceExhausted if max_line_bytes or limits are exceeded. After a refused field or record,
+/// kResourceExhausted if max_line_bytes or limits are exceeded. After a rejected field or record,
 /// the pass can continue.
 Dataset csv_dataset(std::vector<std::string> paths, CsvOptions options = {});
 
@@ -92,8 +92,8 @@ struct CsvTable {
   Dataset dataset() const;
 };
 
-/// Reads all records and infers types from all of them. A category without a vocabulary gets one:
-/// its texts, sorted bytewise. Throws as csv_dataset() does.
+/// Reads all records and infers types from all of them. A categorical column without a vocabulary
+/// gets one: its values, sorted bytewise. Throws as csv_dataset() does.
 CsvTable read_csv(const std::vector<std::string>& paths, CsvOptions options = {});
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// Datasets, in which each call wraps a source in a decorator, and their sharding across workers.
+// Datasets, built as chains of decorators around a source, and their sharding across workers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -246,7 +246,7 @@ class Dataset {
   SourcePtr source_;
 };
 
-/// tf.data.experimental.AutoShardPolicy, but without HINT (see docs/deviations.md).
+/// Like tf.data.experimental.AutoShardPolicy, but without HINT (see docs/deviations.md).
 enum class AutoShardPolicy {
   /// kFile if every source at the start of the pipeline reads files, and there are at least as many
   /// files as workers; else kData.

@@ -24,7 +24,7 @@ struct DecodeImageOptions {
   /// Channels of the result. Grey is 0.299 red + 0.587 green + 0.114 blue; alpha is dropped, not
   /// blended; missing alpha becomes 255.
   ColorMode color_mode = ColorMode::kUnchanged;
-  /// Maximum number of pixels that a file may declare. A larger image is refused before memory is
+  /// Maximum number of pixels that a file may declare. A larger image is rejected before memory is
   /// allocated, because small files can unpack to any size.
   std::int64_t max_pixels = std::int64_t{1} << 27;
 };

@@ -81,7 +81,7 @@ std::string_view bytes_of(const Tensor& record);
 // Files of fixed-length records.
 
 struct FixedLengthRecordOptions {
-  /// Bytes skipped at the beginning and at the end of each file.
+  /// Number of bytes skipped at the beginning and at the end of each file.
   std::int64_t header_bytes = 0;
   std::int64_t footer_bytes = 0;
   /// Limits for .gz files.

@@ -23,8 +23,8 @@ class BytePairTokenizer {
   explicit BytePairTokenizer(std::shared_ptr<const internal::BytePairRules> rules);
 
   /// Returns the tokens of a text in UTF-8 (or any other bytes). Special tokens in the text
-  /// ("<|endoftext|>") become their numbers. No special tokens are added at its ends, as with
-  /// Hugging Face's `encode(text, add_special_tokens=False)`.
+  /// ("<|endoftext|>") become their numbers. No special tokens are added at the beginning or
+  /// end, as with Hugging Face's `encode(text, add_special_tokens=False)`.
   std::vector<std::int64_t> encode(std::string_view text) const;
   /// Returns the text of the tokens, including special ones. It may contain any bytes, because a
   /// token may hold part of a character. decode(encode(text)) is the normalized text, with a

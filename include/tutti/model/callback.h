@@ -1,4 +1,4 @@
-// Training callbacks, and named values: Logs, which callbacks receive, and History.
+// Training callbacks, the Logs that they receive, and the History that fit() returns.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -80,7 +80,7 @@ struct FitPoint {
 /// functions of all models except compile() of this model; calling evaluate() does not change the
 /// losses and metrics that fit() accumulates. `batch` counts global batches of the epoch from 0.
 /// Logs contain the values so far and, at the end of an epoch of fit(), also the validation values,
-/// named "val_...". keras.callbacks.Callback.
+/// named "val_...". Like keras.callbacks.Callback.
 class Callback {
  public:
   virtual ~Callback() = default;
@@ -171,7 +171,7 @@ class Monitor {
   Monitor(const char* who, std::string name, MonitorMode mode)
       : who_(who), name_(std::move(name)), mode_(mode) {}
 
-  /// Returns true if larger is better. Throws kInvalidArgument if kAuto finds no direction.
+  /// Returns true if larger is better. Throws kInvalidArgument if kAuto cannot determine this.
   bool larger_is_better(const Model& model) const;
   /// Returns true if `value` is better than `best` by more than `min_delta`. NaN is never better.
   bool is_better(const Model& model, double value, double best, double min_delta = 0.0) const;

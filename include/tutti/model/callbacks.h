@@ -20,7 +20,7 @@ namespace tutti {
 
 struct EarlyStoppingOptions {
   std::string monitor = "val_loss";
-  /// Change that an improvement must exceed.
+  /// Changes up to this size do not count as improvements.
   double min_delta = 0.0;
   /// Number of epochs without improvement after which training stops.
   std::int64_t patience = 0;
@@ -100,7 +100,8 @@ class LearningRateScheduler : public Callback {
   Schedule schedule_;
 };
 
-/// Sets the learning rate to schedule(batch of the epoch, rate) before each training batch.
+/// Sets the learning rate to schedule(batch, rate) before each training batch; `batch` is the index
+/// within the epoch.
 class BatchLearningRateScheduler : public Callback {
  public:
   using Schedule = std::function<double(std::int64_t batch, double learning_rate)>;
@@ -120,7 +121,7 @@ struct ReduceLROnPlateauOptions {
   /// Number of epochs without improvement after which the rate is reduced.
   std::int64_t patience = 10;
   MonitorMode mode = MonitorMode::kAuto;
-  /// Change that an improvement must exceed.
+  /// Changes up to this size do not count as improvements.
   double min_delta = 1e-4;
   /// Number of epochs after a reduction that do not count towards `patience`.
   std::int64_t cooldown = 0;

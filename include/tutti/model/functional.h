@@ -12,8 +12,8 @@
 namespace tutti {
 
 namespace internal {
-/// Saved form of a graph of layers. Values are numbered consecutively, first the inputs, then the
-/// results of each call.
+/// Saved form of a graph of layers. Values are numbered consecutively: the inputs, then the results
+/// of each call.
 struct GraphDescription {
   struct Call {
     std::size_t layer = 0;  // index into `layers`
@@ -34,7 +34,7 @@ struct GraphDescription {
 ///
 /// The constructor creates the weights, in the current strategy's scope, in the order in which the
 /// layers were called. All calls of a layer share one set of weights. The batches of fit() contain
-/// the inputs in the order of `inputs`, then the labels in the order of `outputs`.
+/// the inputs in the order of `inputs`, then the labels in the order of `outputs`. Corresponds to
 /// keras.Model(inputs, outputs).
 class Functional : public LayerOf<Functional, Model> {
  public:
@@ -66,7 +66,7 @@ class Functional : public LayerOf<Functional, Model> {
   struct Graph {
     std::vector<Step> steps;
     std::vector<std::string> input_names;
-    std::vector<std::size_t> outputs;  // value numbers
+    std::vector<std::size_t> outputs;  // numbers of the values that are outputs
     std::vector<Output> output_infos;
     std::vector<Edge> edges;
     std::size_t num_values = 0;

@@ -13,20 +13,20 @@ namespace tutti {
 
 /// Options for sample(). Probabilities of the classes that top_k and top_p keep are renormalised.
 struct SamplingOptions {
-  /// Divisor for the logits; below 1, likely classes become likelier. 0: always draws the likeliest
+  /// Divisor for the logits. Values below 1 favour likely classes; 0 always selects the most likely
   /// class.
   double temperature = 1.0;
-  /// If set, only the `top_k` likeliest classes may be drawn. Default: all classes.
+  /// If set, only the `top_k` most likely classes can be drawn. Default: all classes.
   std::optional<std::int64_t> top_k = std::nullopt;
-  /// Total probability, in (0, 1], that the kept classes must reach; the likeliest are kept first
+  /// Keeps only the most likely classes whose total probability reaches this value, in (0, 1]
   /// (nucleus sampling: Holtzman et al., arXiv 1904.09751).
   double top_p = 1.0;
 };
 
 /// Draws a class for each row of logits [batch, classes]; returns int64 [batch]. Row i uses number
 /// i of the Philox stream of `key`, so the same key and logits give the same classes. Among equal
-/// logits, the lower class is treated as more likely. Throws kInvalidArgument for options out of
-/// range, and for a NaN among the logits, naming the row.
+/// logits, the lower class is treated as more likely. Throws kInvalidArgument if an option is out
+/// of range, or if a logit is NaN (naming the row).
 Tensor sample(const Tensor& logits, const RandomKey& key, const SamplingOptions& options = {});
 /// Same as sample(logits, next_random_key(), options).
 inline Tensor sample(const Tensor& logits, NoRandomKey, const SamplingOptions& options = {}) {
@@ -37,16 +37,17 @@ inline Tensor sample(const Tensor& logits, NoRandomKey, const SamplingOptions& o
 struct GenerateOptions {
   /// Number of tokens to append to the prompt.
   std::int64_t max_new_tokens = 100;
-  /// Options for drawing each token.
+  /// Options for sampling each token.
   SamplingOptions sampling = {};
-  /// Seed of the draws; default: the seed of set_random_seed(). Each position of each row has its
-  /// own random number.
+  /// Seed for sampling; default: the seed of set_random_seed(). Each token of each row has its own
+  /// random number.
   std::optional<std::uint64_t> seed = std::nullopt;
   /// Token that ends a row; the rest of the row is padded with it. Generation ends when all rows
   /// have ended.
   std::optional<std::int64_t> end_token = std::nullopt;
   /// Context length: the model processes only the most recent tokens, at most this many. Default:
-  /// unlimited. A cache that has this many tokens is rebuilt from the most recent window / 2.
+  /// unlimited. A cache that has this many tokens is rebuilt from the most recent window / 2
+  /// tokens.
   std::optional<std::int64_t> window = std::nullopt;
   /// If true, keeps keys and values of earlier tokens (KeyValueCache); if false, the model
   /// recomputes them for each token.
@@ -55,8 +56,8 @@ struct GenerateOptions {
 
 /// Returns `prompt`, int64 or int32 [batch, steps], followed by the tokens that `model` generates:
 /// int64 [batch, steps + new], in host memory. The model maps tokens [batch, steps] to logits
-/// [batch, steps, vocabulary]; the last step's logits determine the next token. Call it outside
-/// replicas; weights are read as in the cross-replica context. Not thread-safe. Throws
+/// [batch, steps, vocabulary]; the last step's logits determine the next token. Must be called
+/// outside replicas; weights are read as in the cross-replica context. Not thread-safe. Throws
 /// kInvalidArgument for an empty prompt, and the errors of KeyValueCache.
 Tensor generate(const Layer& model, const Tensor& prompt, const GenerateOptions& options = {});
 

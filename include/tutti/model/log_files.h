@@ -16,8 +16,8 @@
 namespace tutti {
 
 /// Appends scalars and histograms to "<directory>/events.out.tfevents.<seconds>.<host>.<process>",
-/// which TensorBoard reads. The file is flushed after each record. Inside run(), only replica 0 (of
-/// all workers) writes, and values from other replicas are ignored, so a step may log values as
+/// which TensorBoard reads. The file is flushed after each record. Inside run(), only replica 0 of
+/// the whole job writes, and values from other replicas are ignored, so a step may log values as
 /// with tf.summary. Throws kUnavailable, naming the path, if the file cannot be written. Not
 /// thread-safe, except for calls by replicas inside run().
 class EventFileWriter {
@@ -25,8 +25,8 @@ class EventFileWriter {
   explicit EventFileWriter(const std::string& directory);
 
   void scalar(std::string_view tag, std::int64_t step, double value);
-  /// Writes a histogram with TensorFlow's buckets, whose limits grow by 10 % each. Throws
-  /// kInvalidArgument, naming the tag, if a value is not finite.
+  /// Writes a histogram with TensorFlow's buckets, each of whose limits is 10 % larger than the
+  /// previous one. Throws kInvalidArgument, naming the tag, if a value is not finite.
   void histogram(std::string_view tag, std::int64_t step, std::span<const double> values);
   const std::string& path() const { return path_; }
 
@@ -46,7 +46,7 @@ enum class CsvMode { kReplace, kAppend };
 /// Options of CsvLogger.
 struct CsvLoggerOptions {
   std::string separator = ",";
-  /// kAppend continues an existing file, without a second header line.
+  /// kAppend appends to an existing file, without a second header line.
   CsvMode mode = CsvMode::kReplace;
 };
 
@@ -76,7 +76,7 @@ class CsvLogger : public Callback {
 // Writes training metrics for TensorBoard and as JSON lines.
 
 struct TensorBoardOptions {
-  /// Number of batches between "batch_<name>" values; 0: only epoch values are written.
+  /// Number of batches between "batch_<name>" values; if 0, only epoch values are written.
   std::int64_t update_every_batches = 0;
 };
 
@@ -97,8 +97,8 @@ class TensorBoard : public Callback {
   std::string log_dir_;
   TensorBoardOptions options_;
   std::int64_t batches_ = 0;
-  std::optional<EventFileWriter> train_;       // event file, opened for its first value
-  std::optional<EventFileWriter> validation_;  // event file, opened for its first value
+  std::optional<EventFileWriter> train_;       // opened when the first value is written
+  std::optional<EventFileWriter> validation_;  // opened when the first value is written
 };
 
 /// Appends a line per epoch to <log_dir>/log.jsonl: {"epoch": 0, "step": 938, "seconds": 12.3,

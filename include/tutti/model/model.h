@@ -80,13 +80,14 @@ struct FitOptions {
   /// (else kInvalidArgument). If set, each epoch starts at the batch at which the previous epoch
   /// stopped. When a pass ends within an epoch, a warning is logged and a new pass begins.
   std::optional<std::int64_t> steps_per_epoch = std::nullopt;
-  /// Index of the first epoch. If it is not below `epochs`, fit() warns and does not train.
+  /// Index of the first epoch. If it is >= epochs, fit() logs a warning and does not train.
   std::int64_t initial_epoch = 0;
   Verbosity verbose = Verbosity::kProgress;
-  /// Shuffles tensors (not datasets) in a different order each epoch, derived from the global seed.
+  /// If true, shuffles tensors (not datasets) in a different order each epoch, derived from the
+  /// global seed.
   bool shuffle = true;
-  /// Weights [rows], or [rows, steps] for outputs [rows, steps, ...]. Only with tensors: throws
-  /// kInvalidArgument with a dataset, whose third component holds the weights instead.
+  /// Example weights [rows], or [rows, steps] for outputs [rows, steps, ...]. For tensors only:
+  /// throws kInvalidArgument for a dataset, which contains the weights as its third component.
   Tensor sample_weight = {};
   /// Weight of each class (default 1) in the training loss and in weighted metrics. Requires one
   /// output and labels that are class numbers or one-hot. A warning is logged for a class that does
@@ -121,8 +122,8 @@ struct EvaluateOptions {
 
 /// Options for Model::save().
 struct SaveOptions {
-  /// Saves the arguments of compile(), too, so that the loaded model is compiled. Set it to false
-  /// if a loss or metric is a custom function, which cannot be saved.
+  /// If true, also saves the arguments of compile(), so that the loaded model is compiled. Set it
+  /// to false if a loss or metric is a custom function, which cannot be saved.
   bool compile_arguments = true;
 };
 
@@ -134,12 +135,12 @@ struct PredictOptions {
   std::optional<std::int64_t> steps = std::nullopt;
 };
 
-/// Layer with compile, fit, evaluate and predict. Use Sequential or Functional, or derive from
-/// Model: call add_layer() in the constructor and implement call(). A class with several inputs or
-/// outputs declares them in the constructor, with set_built({input shapes}, {output shapes}). A
-/// model belongs to the strategy in whose scope it was created; that strategy must outlive every
-/// use of the model. fit(), evaluate() and predict() may be called outside the scope. Copies share
-/// all state. Not thread-safe. Corresponds to keras.Model.
+/// Layer with the functions compile(), fit(), evaluate() and predict(). Use Sequential or
+/// Functional, or derive from Model: call add_layer() in the constructor and implement call(). A
+/// class with several inputs or outputs declares them in the constructor, with set_built({input
+/// shapes}, {output shapes}). A model belongs to the strategy in whose scope it was created; that
+/// strategy must outlive every use of the model. fit(), evaluate() and predict() may be called
+/// outside the scope. Copies share all state. Not thread-safe. Corresponds to keras.Model.
 class Model : public Layer {
  public:
   /// Creates the optimizer and the metrics in the scope of the model's strategy. Throws
@@ -150,9 +151,8 @@ class Model : public Layer {
 
   /// Trains the model; each global batch is one step. Every replica computes on its slice, the loss
   /// is divided by the actual number of rows of the global batch, and gradients are summed. `data`
-  /// is batched by the GLOBAL batch size. The history has "loss" (mean over examples, including
-  /// regularisation), the metrics, and the validation values of the loss and the metrics with the
-  /// prefix "val_".
+  /// is batched by the GLOBAL batch size. The history contains "loss" (mean over examples,
+  /// including regularisation) and the metrics; their validation values have the prefix "val_".
   History fit(const Dataset& data, FitOptions options = {},
               const SourceLocation& where = SourceLocation::current());
   History fit(DistributedDataset data, FitOptions options = {},
@@ -164,8 +164,8 @@ class Model : public Layer {
   History fit(const std::vector<Tensor>& x, const std::vector<Tensor>& y, FitOptions options = {},
               const SourceLocation& where = SourceLocation::current());
 
-  /// Returns the loss and the metrics over all examples, each counted once, even in a smaller last
-  /// batch.
+  /// Returns the loss and the metrics over all examples. Every example has the same weight, even in
+  /// a smaller last batch.
   Logs evaluate(const Dataset& data, EvaluateOptions options = {},
                 const SourceLocation& where = SourceLocation::current());
   Logs evaluate(DistributedDataset data, EvaluateOptions options = {},
@@ -185,14 +185,14 @@ class Model : public Layer {
                  const SourceLocation& where = SourceLocation::current());
   Tensor predict(const Tensor& x, PredictOptions options = {},
                  const SourceLocation& where = SourceLocation::current());
-  /// Returns all outputs of a model that has several.
+  /// Same as predict(), but for a model with several outputs; returns all of them.
   std::vector<Tensor> predict_all(const std::vector<Tensor>& x, PredictOptions options = {},
                                   const SourceLocation& where = SourceLocation::current());
   std::vector<Tensor> predict_all(DistributedDataset data, PredictOptions options = {},
                                   const SourceLocation& where = SourceLocation::current());
 
   /// Returns a table of layers, output shapes and parameter counts in Keras's format, followed by
-  /// the bytes that each replica stores.
+  /// the number of bytes that each replica stores.
   std::string summary() const;
   /// Returns the layers as a graph in the DOT language; render it with `dot -Tsvg`.
   std::string to_dot() const;
@@ -243,8 +243,7 @@ class Model : public Layer {
   /// Returns true if the last fit() returned early because of FitOptions::stop_on_signals. The
   /// program should exit with status 75; `tutti run` then reports that the job can be resumed.
   bool stopped_by_signal() const;
-  /// Number of epochs that fit() has finished, which also determines the order of a shuffled
-  /// dataset.
+  /// Number of epochs that fit() has finished. It also determines the order of a shuffled dataset.
   std::int64_t epochs_trained() const;
   Strategy& strategy() const;
 
@@ -254,8 +253,8 @@ class Model : public Layer {
     std::string activation;
   };
   virtual std::vector<Output> outputs() const;
-  /// Names of two connected layers: a result of the first is an input of the second. edges() is
-  /// empty if only the model's call() defines the connections.
+  /// Names of two connected layers, where a result of the first is an input of the second. edges()
+  /// is empty if only the model's call() defines the connections.
   using Edge = std::pair<std::string, std::string>;
   virtual std::vector<Edge> edges() const { return {}; }
   /// Names of the inputs, in the order of input_shapes(); empty if the inputs have no names.
@@ -287,11 +286,11 @@ class Model : public Layer {
 
 /// Loads a model that Model::save() wrote: a Sequential, a Functional or a registered class.
 /// Creates it in the current strategy's scope, which may differ from the strategy under which it
-/// was saved. Further training is bit-identical to that of the saved model. Register custom layers
-/// and metrics first, with register_layer() and register_metric(). Throws kNotFound, naming
-/// the layer, if a layer is not registered; kInvalidArgument for a file without a model or with
-/// unknown options; kDataLoss for a damaged file; and kUnimplemented for a file of a later version.
-/// Collective: every worker must call it.
+/// was saved. Further training gives results bit-identical to those of the saved model. Register
+/// custom layers and metrics first, with register_layer() and register_metric(). Throws kNotFound,
+/// naming the layer, if a layer is not registered; kInvalidArgument for a file without a model or
+/// with unknown options; kDataLoss for a damaged file; and kUnimplemented for a file of a later
+/// version. Collective: every worker must call it.
 std::shared_ptr<Model> load_model(const std::string& path,
                                   const SourceLocation& where = SourceLocation::current());
 

@@ -23,12 +23,12 @@ struct ModelCheckpointOptions {
   /// If true, saves only the weights; if false, everything needed to continue training
   /// (Model::checkpoint()).
   bool save_weights_only = false;
-  /// Number of files to keep among the files that this object wrote: the newest, or the best with
-  /// save_best_only. 0: all.
+  /// Number of files written by this object to keep: the newest, or with save_best_only the best. 0
+  /// keeps all.
   int max_to_keep = 0;
   /// Number of batches between saves. Default: saves after each epoch.
   std::optional<std::int64_t> save_freq = std::nullopt;
-  /// Initial best value for save_best_only: only better epochs are saved.
+  /// Initial best value for save_best_only; only epochs with better values are saved.
   std::optional<double> initial_value_threshold = std::nullopt;
 };
 
@@ -79,21 +79,21 @@ struct BackupAndRestoreOptions {
   /// Called after each batch, for example to check a flag that a SIGTERM handler sets. If it
   /// returns true on any worker, all workers save after a batch on which they agree, and fit()
   /// returns. stopped() is then true, and the next fit() continues after this batch. Cannot be
-  /// combined with FitOptions::stop_on_signals. Like Keras's save_before_preemption.
+  /// combined with FitOptions::stop_on_signals. Corresponds to Keras's save_before_preemption.
   std::function<bool()> stop_requested = {};
   /// Action after a failed save, for example on a full disk. By default, training continues.
   OnSaveError on_error = OnSaveError::kContinue;
 };
 
-/// Lets a restarted program continue an interrupted fit(), with results bit-identical to those of
-/// an uninterrupted fit(). Restores weights, optimizer, random state, position in the epoch (no
+/// Lets a restarted program continue an interrupted fit(); the results are bit-identical to those
+/// of an uninterrupted fit(). Restores weights, optimizer, random state, position in the epoch (no
 /// example is repeated or lost), metrics, callbacks and history from the newest intact version in
-/// `backup_dir`; without one, training starts from the beginning. Saves on a background thread.
-/// With several workers, the chief writes, selects the version to restore, and sends it to the
-/// other workers, which need no access to its disk. The resumed fit() must have the same callbacks;
-/// the position of this callback in the list does not matter. A different global batch size throws
-/// kFailedPrecondition in the middle of a pass, but not between passes. Use a separate folder for
-/// each fit() of a program. Corresponds to Keras's BackupAndRestore.
+/// `backup_dir`; if there is none, training starts from the beginning. Saves on a background
+/// thread. With several workers, the chief writes the versions, selects one to restore, and sends
+/// it to the other workers, which need no access to its disk. The resumed fit() must have the same
+/// callbacks; the position of this callback in the list does not matter. A different global batch
+/// size throws kFailedPrecondition in the middle of a pass, but not between passes. Use a separate
+/// folder for each fit() of a program. Corresponds to Keras's BackupAndRestore.
 class BackupAndRestore : public Callback {
  public:
   /// Throws kInvalidArgument for an empty folder name, or if save_freq or max_to_keep is below 1.

@@ -28,12 +28,12 @@ struct TimeSplit {
   double input_wait = 0.0;
 };
 
-/// Named values to show, for example {{"loss", 0.41}, {"accuracy", 0.87}}.
+/// Names and values to show, for example {{"loss", 0.41}, {"accuracy", 0.87}}.
 using LogValues = std::span<const std::pair<std::string, double>>;
 
 /// Displays steps, values, examples per second, remaining time, and the percentages of computation,
-/// communication and waiting for input. A line on a terminal is never wider than the terminal; if
-/// there is no room, the rate, the bar and the last values are omitted. Not thread-safe.
+/// communication and waiting for input. On a terminal, the line is never wider than the terminal;
+/// if space is short, the rate, the bar and the last values are omitted. Not thread-safe.
 class Progress {
  public:
   /// `out` is not owned. `verbosity` must not be kSilent.

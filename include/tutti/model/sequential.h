@@ -16,8 +16,8 @@ namespace tutti {
 
 struct SequentialOptions {
   std::string name = "";
-  /// Applies remat() to each layer: tapes keep only the layer's input, and the backward pass calls
-  /// the layer again.
+  /// If true, applies remat() to each layer: tapes keep only the layer's input, and the backward
+  /// pass calls the layer again.
   bool remat = false;
 };
 

@@ -77,7 +77,7 @@ struct NadamHyperparameters {
 };
 
 /// Keras's Nadam, t = iteration + 1: u(t) = beta_1 * (1 - 0.5 * 0.96^t), p(t) = u(1) * ... * u(t);
-/// m and v as Adam's; m_hat = u(t + 1) * m / (1 - p(t + 1)) + (1 - u(t)) * g / (1 - p(t)); v_hat =
+/// m and v as in Adam; m_hat = u(t + 1) * m / (1 - p(t + 1)) + (1 - u(t)) * g / (1 - p(t)); v_hat =
 /// v / (1 - beta_2^t); w -= lr * m_hat / (sqrt(v_hat) + epsilon). Slots "momentum" and "velocity".
 using NadamRule = RuleWith<NadamHyperparameters>;
 

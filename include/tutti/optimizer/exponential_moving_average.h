@@ -1,4 +1,4 @@
-// Exponential moving averages of variables and of numbers.
+// Exponential moving averages of variables and of tracked numbers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -41,18 +41,18 @@ class ExponentialMovingAverage {
   /// Returns decay, or min(decay, (1 + n) / (10 + n)) if a number of updates n is given, so that
   /// averages change faster at the beginning.
   double decay_after(std::optional<std::int64_t> num_updates) const;
-  /// Updates the averages of all variables, once for all replicas. In run(), throws kUnimplemented
-  /// on workers that train asynchronously with parameter servers.
+  /// Updates the averages of all variables, once for all replicas. Inside run(), throws
+  /// kUnimplemented on workers that train asynchronously with parameter servers.
   void apply(std::optional<std::int64_t> num_updates = std::nullopt);
-  /// Updates and returns the average of a number. Inside run(), uses the mean of the number over
-  /// replicas.
+  /// Updates and returns the moving average of the number called `name`. Inside run(), uses the
+  /// mean of `value` over replicas.
   double apply_number(const std::string& name, double value,
                       std::optional<std::int64_t> num_updates = std::nullopt);
 
   /// Returns the average of the variable or number called `name`. Throws kNotFound, listing all
   /// names, if there is none.
   const Variable& average(const std::string& name) const;
-  /// Returns the averages, which a checkpoint stores: first those of variables, then of numbers.
+  /// Returns the averages, which a checkpoint stores: those of variables, then those of numbers.
   std::vector<Variable> averages() const;
   /// Assigns the averages to the variables, for evaluation.
   void assign_averages();

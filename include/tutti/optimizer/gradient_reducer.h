@@ -25,8 +25,8 @@ class GradientReducer {
  public:
   virtual ~GradientReducer() = default;
 
-  /// Announces that the next begin() computes sums for the optimizer `name`. The learning rate and
-  /// the settings must be equal on all workers.
+  /// Announces that the next begin() starts a reduction for the optimizer `name`. The learning rate
+  /// and the settings must be equal on all workers.
   virtual void note_optimizer(const std::string& name, double learning_rate,
                               const std::string& settings) {
     static_cast<void>(name), static_cast<void>(learning_rate), static_cast<void>(settings);

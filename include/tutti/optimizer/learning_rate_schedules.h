@@ -91,7 +91,7 @@ struct PolynomialDecayOptions {
   std::int64_t decay_steps = 1;
   double end_learning_rate = 0.0001;
   double power = 1.0;  // 1: linear
-  bool cycle = false;  // true: the rate rises again at each multiple of decay_steps
+  bool cycle = false;  // if true, the rate rises again at each multiple of decay_steps
 };
 
 /// Rate: (initial - end) * (1 - min(iteration, n) / n)^power + end with n = decay_steps; if cycle
@@ -116,7 +116,7 @@ struct CosineDecayOptions {
   double initial_learning_rate = 0.1;
   std::int64_t decay_steps = 1;
   double alpha = 0.0;  // final rate as a fraction of the peak rate
-  /// Rate at the end of the warm-up; nullopt: no warm-up.
+  /// Rate at the end of the warm-up; nullopt disables the warm-up.
   std::optional<double> warmup_target = std::nullopt;
   std::int64_t warmup_steps = 0;
 };
@@ -178,7 +178,7 @@ using WarmUpStableDecay = ScheduleWith<WarmUpStableDecayOptions>;
 // Creation of schedules by name, for configuration files and command lines.
 
 /// Creates the schedule called `name` (see learning_rate_schedule_names()) with the given options;
-/// omitted options have their defaults, and boolean options are 0 or 1:
+/// omitted options take their defaults, and boolean options are 0 or 1:
 /// `make_learning_rate("cosine_decay", {{"initial_learning_rate", 0.1}, {"decay_steps", 1000}})`.
 /// Throws kInvalidArgument, listing the known names, for an unknown name or option.
 LearningRate make_learning_rate(const std::string& name,

@@ -19,8 +19,8 @@
 
 namespace tutti {
 
-/// Base class of the library's update rules. device_rule() returns a formula that CPUs, GPUs and
-/// XLA share, and the values of the formula's constants for one step.
+/// Base class of tutti's update rules. device_rule() returns a formula that CPUs, GPUs and XLA
+/// share, and the values of the formula's constants for one step.
 class FormulaRule : public UpdateRule {
  public:
   void apply(const UpdateArgs& args) const final;
@@ -82,8 +82,7 @@ std::vector<Gradient> clip_gradients(std::vector<Gradient> gradients,
 /// the weights with their averages.
 struct EmaOptions {
   double momentum = 0.99;  // weight of the previous average
-  /// Interval, in updates, at which the weights are overwritten with their averages; nullopt:
-  /// never.
+  /// Number of updates between overwrites of the weights with their averages; nullopt: never.
   std::optional<std::int64_t> overwrite_frequency = std::nullopt;
 };
 
@@ -108,7 +107,7 @@ struct OptimizerOptions {
   /// Constant factor that multiplies the loss and later divides the gradients.
   std::optional<double> loss_scale_factor = std::nullopt;
   std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
-  /// Number of calls of minimize() or apply_gradients() per update. An update averages the
+  /// Number of calls to minimize() or apply_gradients() per update. An update averages the
   /// gradients of its calls, then sums the means over replicas. The number may change between save
   /// and restore; the mean still contains the gradients accumulated so far.
   std::int64_t gradient_accumulation_steps = 1;
@@ -143,9 +142,9 @@ class StepRecorder;
 
 /// kSum: apply_gradients() sums the gradients over replicas first. kNone: the caller has summed
 /// them (Keras's skip_gradients_aggregation). In that case, all replicas must pass equal gradients
-/// for every variable, shared or copied; otherwise apply_gradients() throws kInvalidArgument,
-/// naming the variable and the replicas. Each replica's component of an ON_READ variable uses that
-/// replica's gradient.
+/// for every variable, whether shared or copied; otherwise apply_gradients() throws
+/// kInvalidArgument, naming the variable and the replicas. Each replica's component of an ON_READ
+/// variable uses that replica's gradient.
 enum class GradientAggregation { kSum, kNone };
 struct ApplyOptions {
   GradientAggregation aggregation = GradientAggregation::kSum;
@@ -153,11 +152,11 @@ struct ApplyOptions {
 
 /// Optimizer for a fixed list of variables (keras.optimizers.Optimizer). Create it in the scope of
 /// the strategy that created the variables; slots have the variables' placement. In a replica,
-/// gradients are SUMmed over replicas (so divide the loss by the global batch size:
-/// compute_average_loss), divided by the loss scale and clipped; then weights decay, and each copy
-/// is updated once. Collective: all replicas must make the same calls. Throws kFailedPrecondition
-/// in a cross-replica context. State variables are named "<optimizer>/iteration",
-/// "<optimizer>/learning_rate" and "<optimizer>/<variable>/<slot>".
+/// gradients are SUMmed over replicas (therefore, divide the loss by the global batch size:
+/// compute_average_loss()), divided by the loss scale and clipped; then weights decay, and each
+/// copy is updated once. Collective: all replicas must make the same calls. Throws
+/// kFailedPrecondition in a cross-replica context. State variables are named
+/// "<optimizer>/iteration", "<optimizer>/learning_rate" and "<optimizer>/<variable>/<slot>".
 class Optimizer {
  public:
   /// Throws kInvalidArgument if `variables` is empty, or contains a duplicate or a variable whose
@@ -203,7 +202,7 @@ class Optimizer {
   const std::string& name() const { return name_; }
   const UpdateRule& rule() const { return *rule_; }
   std::span<const Variable> variables() const { return variables_; }
-  /// Number of updates so far: int64 [].
+  /// Number of updates so far, an int64 scalar.
   const Variable& iterations() const { return iterations_; }
   /// Returns the learning rate of the next update. As in Keras, a schedule's argument is the number
   /// of calls so far; with gradient accumulation, there are more calls than updates. Throws
@@ -241,13 +240,13 @@ class Optimizer {
 
   std::unique_ptr<UpdateRule> rule_;
   std::string name_;
-  std::string settings_;  // settings that workers compare: all except the learning rate
+  std::string settings_;  // all settings but the learning rate, for comparison between workers
   ClippingOptions clipping_;
   std::shared_ptr<const LearningRateSchedule> schedule_;
   double loss_scale_factor_ = 1.0;
   double weight_decay_ = 0.0;
-  std::unique_ptr<UpdateRule> decaying_rule_;  // rule for variables with weight decay; null: rule_
-  std::unique_ptr<UpdateRule> average_rule_;   // null: no moving averages
+  std::unique_ptr<UpdateRule> decaying_rule_;  // for variables with weight decay; null: use rule_
+  std::unique_ptr<UpdateRule> average_rule_;   // null without moving averages
   std::vector<Variable> variables_;
   std::vector<bool> decays_;                  // one flag per variable
   std::vector<std::vector<Variable>> slots_;  // slots of each variable
@@ -258,7 +257,7 @@ class Optimizer {
   std::unique_ptr<internal::GradientAccumulator> accumulator_;
 };
 
-/// Optimizer of this library, created from its options struct: Sgd, Adam, ...
+/// Optimizer created from one of tutti's options structs: Sgd, Adam, ...
 template <class Options>
 class OptimizerWith final : public Optimizer {
  public:

@@ -26,7 +26,7 @@
 namespace tutti {
 
 namespace internal {
-/// Returns the constructor call for registered options (register_optimizer()).
+/// Returns the constructor call of options registered with register_optimizer().
 Json json_of_options(const std::type_info& type, const void* options);
 }  // namespace internal
 

@@ -1,4 +1,4 @@
-// Conversion of update rules to and from text, which is sent to processes that store variables.
+// Conversion of update rules to and from JSON, which is sent to processes that store variables.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// A step function that is captured once and replayed: tf.function for a training loop.
+// A step function that is captured once and replayed, like tf.function in a training loop.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -70,7 +70,8 @@ void describe_plain(const T& value, std::string& text) {
   } else if constexpr (std::same_as<T, Batch>) {
     describe_plain(value.element(), text);
   } else if constexpr (std::same_as<T, Element>) {
-    // Losses divide by the row count on the host, so a captured graph contains it as a constant.
+    // Losses are divided by the row count on the host, so the row count is a constant of the
+    // captured graph.
     text += concat(value.size() == 0 ? 0 : value.global_rows(), " rows;");
   } else if constexpr (is_vector<T>) {
     text += concat(value.size(), ":");
@@ -177,15 +178,15 @@ class CapturedCalls {
 /// on the host. On CPU devices, and with several workers, `fn` runs each time. It also runs each
 /// time on XLA devices, where each run() is compiled as one program.
 ///
-/// So `fn` must do the same work each time. Tensors that it creates from numbers are constants.
-/// Each step uses the current argument tensors, variables, optimizer iterations, schedules and
-/// dropout masks. Throws kFailedPrecondition or kUnimplemented, naming the reason, if `fn` reads a
-/// value on the host (with item(), or in an update rule without a GPU kernel), or uses random
-/// tensors, gradient accumulation or dynamic loss scaling.
+/// Therefore, `fn` must do the same work each time. Tensors that it creates from numbers are
+/// constants. Each step uses the current argument tensors, variables, optimizer iterations,
+/// schedules and dropout masks. Throws kFailedPrecondition or kUnimplemented, naming the reason, if
+/// `fn` reads a value on the host (with item(), or in an update rule without a GPU kernel), or uses
+/// random tensors, gradient accumulation or dynamic loss scaling.
 ///
-/// Arguments: Tensor, Batch, Element, plain numbers and strings (a new value is a new signature),
-/// and std::vector, std::pair and std::tuple of these types. Results: Tensor; std::vector,
-/// std::pair and std::tuple of tensors; or nothing.
+/// Arguments: Tensor, Batch, Element, plain numbers and strings (each new value gives a new
+/// signature), and std::vector, std::pair and std::tuple of these types. Results: Tensor;
+/// std::vector, std::pair and std::tuple of tensors; or nothing.
 template <class Fn>
 class CapturedStep {
  public:
@@ -200,7 +201,7 @@ class CapturedStep {
     (internal::collect_tensors(args, call.inputs), ...);
     (internal::describe_plain(args, call.plain_arguments), ...);
     call.body = [&]([[maybe_unused]] std::span<const Tensor> inputs) {
-      // Braced initializers are evaluated in order, so each argument takes its own tensors.
+      // Braced initializers are evaluated in order, so each argument gets its own tensors.
       std::tuple<Args...> replaced{internal::with_tensors(args, inputs)...};
       std::vector<Tensor> results;
       if constexpr (std::is_void_v<R>) {

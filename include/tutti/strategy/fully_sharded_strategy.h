@@ -29,9 +29,9 @@ struct FullyShardedOptions {
   /// 2: also the sums of gradients. 3: also the parameters; a replica gathers a full parameter only
   /// while a layer uses it.
   int stage = 3;
-  /// Stage 3 only. true: parameters gathered for the forward pass are released after the layer and
-  /// gathered again for the backward pass. false: they are kept until the backward pass. As in
-  /// PyTorch's FSDP.
+  /// Used by stage 3 only. If true, parameters gathered for the forward pass are released after the
+  /// layer and gathered again for the backward pass; if false, they are kept until the backward
+  /// pass. Same as in PyTorch's FSDP.
   bool reshard_after_forward = true;
   /// Variables with fewer bytes are mirrored, because gathering them would cost more than sharding
   /// saves.
@@ -41,7 +41,7 @@ struct FullyShardedOptions {
 };
 
 /// Strategy that divides the elements of each variable evenly among the replicas. Each replica
-/// stores the optimizer slots of its part and updates this part; the ZeRO stage selects what else
+/// stores the optimizer slots of its shard and updates this shard; the ZeRO stage selects what else
 /// is sharded. With every ZeRO stage, results are bit-identical to those of MirroredStrategy with
 /// the same number of replicas. With several workers, all of them must make the same calls,
 /// including saves and reads of variables outside run(). Implements ZeRO (Rajbhandari et al.,
@@ -49,11 +49,12 @@ struct FullyShardedOptions {
 /// PyTorch's fully_shard().
 class FullyShardedStrategy final : public Strategy {
  public:
-  /// Throws kInvalidArgument naming the option if stage is not 1, 2 or 3, or if min_shard_bytes is
-  /// negative.
+  /// Throws kInvalidArgument, naming the option, if stage is not 1, 2 or 3, or if min_shard_bytes
+  /// is negative.
   explicit FullyShardedStrategy(FullyShardedOptions options = {});
   /// Trains on the cluster's chief and workers, or in this process alone if the cluster has no such
-  /// tasks. Waits until all of them have joined. Throws as MultiWorkerMirroredStrategy does.
+  /// tasks. Waits until all of them have joined. Throws the same errors as
+  /// MultiWorkerMirroredStrategy.
   explicit FullyShardedStrategy(const ClusterResolver& resolver, FullyShardedOptions options = {});
   /// Same as above, but for workers that are already connected. Ignores options.cluster.
   explicit FullyShardedStrategy(std::unique_ptr<Communicator> communicator,
@@ -61,7 +62,7 @@ class FullyShardedStrategy final : public Strategy {
   FullyShardedStrategy(std::unique_ptr<Communicator> communicator, LocalStrategyOptions local)
       : FullyShardedStrategy(std::move(communicator),
                              FullyShardedOptions{.local = std::move(local)}) {}
-  /// Takes the same argument as MirroredStrategy, and uses the default stage.
+  /// Overload for MirroredStrategy's options; uses the default stage.
   explicit FullyShardedStrategy(LocalStrategyOptions local)
       : FullyShardedStrategy(FullyShardedOptions{.local = std::move(local)}) {}
   template <std::convertible_to<DeviceList> Devices>
@@ -79,7 +80,7 @@ class FullyShardedStrategy final : public Strategy {
   FullyShardedStrategy(internal::TeamSetup setup, const FullyShardedOptions& options);
   bool is_cut(const Tensor& initial_value, const VariableOptions& options) const;
 
-  const std::shared_ptr<internal::WorkerTeam> team_;  // nullptr: this process trains alone
+  const std::shared_ptr<internal::WorkerTeam> team_;  // nullptr if this process trains alone
   const std::shared_ptr<internal::ReadAhead> reads_;  // nullptr if team_ is nullptr
   const int stage_;
   const bool reshard_after_forward_;

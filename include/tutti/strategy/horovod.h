@@ -15,9 +15,9 @@
 /// Horovod's interface (`horovod.tensorflow`). Variables are local to each process; only equal
 /// initial values (broadcast_variables()) and equal gradients keep them equal. All ranks must make
 /// the same calls in the same order; if one makes a different call, all of them throw
-/// kInvalidArgument, which names both calls. Other errors are those of Communicator and
-/// Strategy::run(); after such an error, every later call throws it again. Before init(), every
-/// call throws kFailedPrecondition. Not thread-safe.
+/// kInvalidArgument, naming both calls. Also throws the errors of Communicator and Strategy::run();
+/// after such an error, every later call throws it again. Before init(), every call throws
+/// kFailedPrecondition. Not thread-safe.
 namespace tutti::hvd {
 
 /// Connects this process to the other processes of its job, found through `tutti run`, mpirun or
@@ -52,7 +52,7 @@ Tensor allgather(const Tensor& value, SourceLocation where = SourceLocation::cur
 Tensor broadcast(const Tensor& value, int root_rank,
                  SourceLocation where = SourceLocation::current());
 /// Sets every variable to its value on rank `root_rank`. Call it for the weights and for
-/// Optimizer::state_variables(), before the first step or after reading a checkpoint on that rank.
+/// Optimizer::state_variables(), before the first step or after that rank has read a checkpoint.
 void broadcast_variables(std::span<const Variable> variables, int root_rank,
                          SourceLocation where = SourceLocation::current());
 

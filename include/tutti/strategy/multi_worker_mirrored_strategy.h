@@ -50,10 +50,10 @@ struct MultiWorkerOptions {
 class MultiWorkerMirroredStrategy final : public Strategy {
  public:
   /// Trains on the cluster's chief and workers, or in this process alone if the cluster is empty.
-  /// Waits until all of them have joined. Throws as WorkerGroup::join() and MirroredStrategy do.
-  /// Also throws kInvalidArgument if the workers' options contradict each other, or if they name
-  /// NCCL and a worker cannot use it. Throws kUnimplemented if the options compress gradients on
-  /// GPUs, or with an algorithm other than canonical.
+  /// Waits until all of them have joined. Throws the same errors as WorkerGroup::join() and
+  /// MirroredStrategy. Also throws kInvalidArgument if the workers' options contradict each other,
+  /// or if they name NCCL and a worker cannot use it. Throws kUnimplemented if the options compress
+  /// gradients on GPUs, or with an algorithm other than canonical.
   explicit MultiWorkerMirroredStrategy(const ClusterResolver& resolver,
                                        MultiWorkerOptions options = {});
   /// Same as above, but for workers that are already connected: this worker is

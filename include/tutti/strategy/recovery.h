@@ -43,7 +43,7 @@ struct RecoveryOptions {
 bool starts_workers_again();
 
 /// Runner of a training loop that can be repeated from a commit. `state` includes everything that
-/// the loop needs to continue: weights, optimizer, the strategy, positions of datasets, records.
+/// the loop needs to continue, such as weights, the optimizer, the strategy and dataset positions.
 /// Every worker keeps a copy of the state of its last two commits. The copy shares memory with the
 /// variables until a step changes them. If a worker is lost, the others wait until it is restarted.
 /// All workers return to the last step that all of them have committed, the new process receives

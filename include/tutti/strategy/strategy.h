@@ -110,7 +110,7 @@ class Strategy {
         results[i].emplace(fn(internal::argument_of_replica(args, i)...));
         note_result(context, *results[i]);
       });
-      results.resize(replica_devices().size());  // A mesh keeps only one position's result.
+      results.resize(replica_devices().size());  // A mesh has only one position's result.
       std::vector<R> values;
       values.reserve(results.size());
       for (auto& result : results) values.push_back(std::move(*result));
@@ -137,7 +137,7 @@ class Strategy {
   PerReplica<Tensor> reduce_to(ReduceOp op, const PerReplica<Tensor>& value,
                                std::span<const Device> destinations,
                                const SourceLocation& where = SourceLocation::current());
-  /// Reduces many values in packed form; results are in pair order.
+  /// Reduces many values in packed form. Returns the results in the order of the pairs.
   std::vector<PerReplica<Tensor>> batch_reduce_to(
       ReduceOp op,
       std::span<const std::pair<PerReplica<Tensor>, std::vector<Device>>> value_destination_pairs,
@@ -192,8 +192,8 @@ class Strategy {
   /// Returns relative shares of the global batch, one per replica; empty: equal shares.
   virtual std::span<const double> replica_weights() const;
 
-  /// Save and restore the seed of random numbers and the step counters, which a checkpoint stores.
-  /// One of the counters is part of the keys of random numbers.
+  /// Save and restore the random seed and the step counters, for checkpoints. One of the counters
+  /// is part of the random keys.
   virtual Json save_state() const;
   virtual void restore_state(const Json& state);
 
@@ -218,7 +218,8 @@ class Strategy {
   int num_compiled() const;
   /// Returns the StableHLO text of the last program that XLA ran; empty if there was none.
   const std::string& last_program() const;
-  /// Requests that all workers stop after a step on which they agree. Returns immediately.
+  /// Requests a stop. All workers stop after the same step, on which they agree. Returns
+  /// immediately.
   void request_stop(std::string_view reason);
   /// Returns true if training must stop after this step. When a worker has requested a stop, all
   /// workers agree on a step after which they stop. All workers must call this when step number

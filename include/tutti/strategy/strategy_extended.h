@@ -40,14 +40,14 @@ struct DeviceList {
 enum class ReplicaExecution { kThreads, kSequential };
 
 /// Options for the devices and replicas of this process, and for combining their values. The
-/// constructors of all strategies check them: kInvalidArgument and kUnimplemented name the invalid
-/// field.
+/// constructors of all strategies check them, and throw kInvalidArgument or kUnimplemented, naming
+/// the invalid field.
 struct LocalStrategyOptions {
   /// Devices that compute; empty: default_devices(), i.e. all GPUs, or cpu:0 if there are none. On
-  /// XLA devices ("xla:0-3"), each run() is one compiled program (TpuStrategy); `replica_weights`
-  /// and the options for summing gradients then throw kInvalidArgument, and the replica on xla:i
-  /// has cpu:i as its device on the host. Only MirroredStrategy, OneDeviceStrategy and TpuStrategy
-  /// support XLA devices.
+  /// XLA devices ("xla:0-3"), each run() is one compiled program (TpuStrategy); setting
+  /// `replica_weights` or an option for summing gradients then throws kInvalidArgument, and the
+  /// replica on xla:i has cpu:i as its device on the host. Only MirroredStrategy, OneDeviceStrategy
+  /// and TpuStrategy support XLA devices.
   DeviceList devices = {};
   /// Number of replicas; 0: one per device. Replica r runs on device r * num_devices / replicas
   /// (consecutive replicas share a device).
@@ -85,8 +85,8 @@ class StrategyExtended {
   /// Creates the storage of a variable. ON_READ: one component per replica. Otherwise, `placement`
   /// places the components, and every write keeps them equal; if it is nullptr, each of the
   /// replicas' devices has one component. With options.on_host on GPUs: one component, in host
-  /// memory. Replicas that share a component share the work of its updates. Throws as is_on_read()
-  /// does.
+  /// memory. Replicas that share a component share the work of its updates. Throws the same errors
+  /// as is_on_read().
   std::shared_ptr<VariableStorage> create_storage(
       const Tensor& initial_value, VariableOptions options,
       std::shared_ptr<const Placement> placement = nullptr);
@@ -99,8 +99,8 @@ class StrategyExtended {
   /// Sets an action that one replica runs after each update in a step, when all replicas have
   /// applied their updates and before any of them continues.
   void set_after_updates(std::function<void()> action);
-  /// Gives this process's replicas the numbers `first`, `first` + 1, ... among the `total` replicas
-  /// of all processes. The processes exchange no values. Must be called before the first run().
+  /// Numbers this process's replicas `first`, `first` + 1, ..., out of `total` replicas in all
+  /// processes. The processes exchange no values. Must be called before the first run().
   void number_replicas_apart(int first, int total);
   /// Returns the number of successful run() calls. A checkpoint stores it, together with the number
   /// of calls that trained or drew random numbers.

@@ -28,7 +28,7 @@ struct Device {
   int index = 0;
 
   /// Parses "cpu:0", "CPU:0", "gpu:1", "/gpu:1", "/device:GPU:1", "xla:0" and its synonym "tpu:0".
-  /// Throws kInvalidArgument, naming the text, if it cannot be parsed, and kUnavailable, listing
+  /// Throws kInvalidArgument, quoting the text, if it cannot be parsed, and kUnavailable, listing
   /// all devices, if this build and machine have no such device. The existence of XLA devices is
   /// checked only by the strategy that uses them, because that can take seconds.
   static Device parse(std::string_view spec);
@@ -46,8 +46,8 @@ inline constexpr int kNumVirtualCpuDevices = 64;
 /// machine does not have it, and kUnimplemented for an XLA device, which only strategies can use.
 void require_available(const Device& device);
 
-/// Parses a comma-separated list with ranges: "cpu:0-3", "cpu:4", "gpu:0,gpu:2". Throws as
-/// Device::parse() does, and kInvalidArgument for an empty list or a duplicate.
+/// Parses a comma-separated list with ranges: "cpu:0-3", "cpu:4", "gpu:0,gpu:2". Throws the same
+/// errors as Device::parse(), and kInvalidArgument for an empty list or a duplicate.
 std::vector<Device> parse_devices(std::string_view list);
 
 /// Returns the device on which this thread creates tensors by default: the device of the innermost
@@ -59,7 +59,7 @@ std::vector<Device> default_devices();
 
 // A device name with an optional job, replica and task: tf's DeviceSpec.
 
-/// Device specification: "/job:worker/replica:0/task:1/device:GPU:0", or some of these parts. The
+/// Device specification with some or all parts of "/job:worker/replica:0/task:1/device:GPU:0". The
 /// device need not exist. Task::device_prefix() (tutti/cluster/cluster_spec.h) returns the prefix
 /// of a task. A value type; to replace a part (tf's replace()), assign to the member of a copy.
 struct DeviceSpec {
@@ -69,8 +69,8 @@ struct DeviceSpec {
   std::optional<DeviceType> type = {};
   std::optional<int> index = {};
 
-  /// Parses a specification; also accepts the older form "/gpu:0". Throws kInvalidArgument, naming
-  /// the text, the part that cannot be parsed, and the reason.
+  /// Parses a specification; also accepts the older form "/gpu:0". Throws kInvalidArgument, quoting
+  /// the text and the part that cannot be parsed, with the reason.
   static DeviceSpec parse(std::string_view text);
   /// Returns a copy of this specification in which the fields that `inner` (a nested device scope)
   /// sets override those set here. Equivalent of tf's make_merged_spec().

@@ -11,7 +11,7 @@ namespace tutti {
 
 class BufferAllocator;
 
-/// Argument of set_memory_limit() with which usage is counted, but not limited.
+/// Limit for set_memory_limit() that counts the memory in use without limiting it.
 inline constexpr std::size_t kUnlimitedMemory = std::numeric_limits<std::size_t>::max();
 
 /// Memory use of a device's tensors: the current use, its peak since reset_peak_memory(), and the
@@ -24,13 +24,13 @@ struct DeviceMemory {
 };
 
 /// Gives a virtual CPU device a separate memory of `bytes` bytes. Tensors created on the device use
-/// this memory, and values from other devices are copied to it instead of shared. A request beyond
-/// the limit throws kResourceExhausted with the device and the requested, used and maximum bytes.
-/// With kUnlimitedMemory, bytes are only counted. Existing tensors stay in the memory that CPU
-/// devices share, and are not counted. Throws kUnimplemented for a GPU: use set_virtual_gpus(). The
-/// environment variable TUTTI_CPU_MEMORY sets limits in MiB for the devices that it names, e.g.
-/// "cpu:0-3=64,cpu:4=512". Thread-safe while no tensors are created on the device. Equivalent of
-/// tf.config.LogicalDeviceConfiguration.
+/// this memory, and values from other devices are copied to it instead of shared. An allocation
+/// beyond the limit throws kResourceExhausted, naming the device and the requested, used and
+/// maximum bytes. With kUnlimitedMemory, bytes are only counted. Existing tensors stay in the
+/// memory that CPU devices share, and are not counted. Throws kUnimplemented for a GPU: use
+/// set_virtual_gpus(). The environment variable TUTTI_CPU_MEMORY sets limits in MiB for the devices
+/// that it names, e.g. "cpu:0-3=64,cpu:4=512". Thread-safe while no tensors are created on the
+/// device. Equivalent of tf.config.LogicalDeviceConfiguration.
 void set_memory_limit(Device device, std::size_t bytes);
 /// Makes the device share the memory of the other CPU devices again.
 void clear_memory_limit(Device device);

@@ -80,7 +80,7 @@ DeviceSpec process_spec();
 /// Missing parts get their defaults; type and index are ignored. Call it before creating device
 /// scopes.
 void set_process_spec(const DeviceSpec& spec);
-/// Returns true if `spec` does not name another process by its job, replica or task.
+/// Returns true unless the job, replica or task of `spec` names another process.
 bool is_of_this_process(const DeviceSpec& spec);
 
 /// Returns tf's full name of a device of this process:

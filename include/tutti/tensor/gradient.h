@@ -16,7 +16,7 @@ struct IndexedSlices {
   Tensor indices;
   Shape dense_shape;
 
-  /// Returns the dense tensor; rows that occur several times are added in position order.
+  /// Returns the dense tensor; the values of repeated rows are added in order.
   Tensor to_dense() const;
 };
 

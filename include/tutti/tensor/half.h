@@ -32,7 +32,7 @@ constexpr std::uint16_t narrowed(double value) {
   const int exponent = static_cast<int>(magnitude >> 52) - 1023;
   if (exponent > kBias) return static_cast<std::uint16_t>(sign | kInfinity);
   const std::uint64_t fraction = magnitude & ((kOne << 52) - 1);
-  // Normal results have the exponent field above the fraction. In denormal results, the leading 1
+  // In normal results, the exponent field is above the fraction; in denormal results, the leading 1
   // bit is shifted into the fraction.
   const int below = 1 - kBias - exponent;
   const int shift = kDropped + (below > 0 ? below : 0);

@@ -1,4 +1,4 @@
-// Operations as data: identifiers, attributes, operands and calls.
+// Operations: identifiers, attributes, operands and calls.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -203,7 +203,7 @@ struct OpCall {
 
 // Operands.
 
-/// Operand of an operation, and the source line that passed it, which errors report. Converts
+/// Operand of an operation, with the source line of the call for error messages. Converts
 /// implicitly from a Tensor, a Variable or a number.
 struct Operand {
   template <class T>
@@ -218,8 +218,8 @@ struct Operand {
 
   Tensor tensor;
   SourceLocation where;
-  /// True for a plain number, to which the operation gives the dtype and device of the other
-  /// operand. `number` is its value before rounding to float32.
+  /// True for a plain number, which takes the dtype and device of the other operand. `number` is
+  /// its value before rounding to float32.
   bool is_number = false;
   double number = 0.0;
 
@@ -227,8 +227,8 @@ struct Operand {
   DType dtype() const { return tensor.dtype(); }
 
  private:
-  /// Converts a number to a tensor on the CPU. The operation later moves the tensor to the
-  /// operation's device; creating the tensor on a GPU would queue work on that GPU.
+  /// Converts a number to a tensor on the CPU, because creating it on a GPU would queue work there.
+  /// The operation later moves the tensor to its own device.
   template <class T>
   static Tensor tensor_of(const T& value) {
     if constexpr (std::is_arithmetic_v<T>) {

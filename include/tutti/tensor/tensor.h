@@ -129,14 +129,14 @@ class Tensor {
   /// recorded on tapes: no gradient flows back. Waits for the value only if it moves from a GPU to
   /// another kind of device, or between GPUs without peer access.
   Tensor to(Device device) const;
-  /// Overload for a device name: x.to("cpu:1"). Throws as Device::parse() does.
+  /// Overload for a device name: x.to("cpu:1"). Throws the same errors as Device::parse().
   Tensor to(std::string_view device) const { return to(Device::parse(device)); }
   /// Returns a copy of the elements in separate memory, with a new id(). Not recorded on tapes.
   Tensor copy() const;
 
   /// Return the only element, converted to the result type; wait for it if it is on a GPU. Throw
-  /// kInvalidArgument unless there is exactly one element. If the tensor is sharded over a mesh,
-  /// collective, like all reads on the host; errors then name the line `where`.
+  /// kInvalidArgument unless there is exactly one element. Collective if the tensor is sharded over
+  /// a mesh, like all reads on the host; errors then name the line `where`.
   float item(const SourceLocation& where = SourceLocation::current()) const;
   double item_double(const SourceLocation& where = SourceLocation::current()) const;
   std::int64_t item_int(const SourceLocation& where = SourceLocation::current()) const;
@@ -170,8 +170,8 @@ class Tensor {
   /// Returns the same value with a new id(), which tapes treat as a different tensor.
   Tensor alias() const;
 
-  /// Returns the number that identifies this value on tapes, which copies of the Tensor object
-  /// share; 0 if undefined.
+  /// Returns the number that identifies this value on tapes; 0 if undefined. Copies of the Tensor
+  /// object share it.
   std::uint64_t id() const;
 
  private:

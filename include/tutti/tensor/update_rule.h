@@ -25,8 +25,8 @@ struct UpdateScalars {
   std::int64_t iteration = 0;
   double gradient_scale = 1.0;  // factor applied first to each gradient (clipping, loss scaling)
   double weight_decay = 0.0;    // decay factor of this variable
-  double weight_norm = 0.0;     // norm of the full variable; set in apply() if uses_norms()
-  double direction_norm = 0.0;  // norm of direct()'s result; set in apply() if uses_norms()
+  double weight_norm = 0.0;     // norm of the full variable; valid in apply() if uses_norms()
+  double direction_norm = 0.0;  // norm of direct()'s result; valid in apply() if uses_norms()
   /// In a captured step: address of the scalars of the step being replayed; otherwise nullptr. Do
   /// not use its weight_decay, which is not this variable's; weight_decay above never changes.
   const UpdateScalars* live = nullptr;
@@ -96,8 +96,9 @@ class UpdateRule {
   /// canonical order (sum_of_squares.h). apply() receives the norms in its scalars and the
   /// direction as its gradient, with gradient_scale 1.
   virtual bool uses_norms() const { return false; }
-  /// First pass of a rule with norms. Like apply(), it works elementwise and updates the slots, but
-  /// instead of updating the weights it writes each element's unscaled step to `direction`.
+  /// First pass of a rule that uses norms. Like apply(), it works elementwise and updates the
+  /// slots, but instead of updating the weights it writes each element's unscaled step to
+  /// `direction`.
   virtual void direct(const UpdateArgs& args, void* direction) const {
     (void)args, (void)direction;
     fail(ErrorCode::kInternal, name(),

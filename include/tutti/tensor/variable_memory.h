@@ -20,8 +20,8 @@ class VariableMemory : public std::enable_shared_from_this<VariableMemory> {
   DType dtype() const { return value_.dtype(); }
   Device device() const { return value_.device(); }
 
-  /// Returns a snapshot of the value. Shares the elements, but copies them while they are pinned,
-  /// unless the reading step is being captured.
+  /// Returns a snapshot of the value. The tensor shares the elements. While they are pinned, it is
+  /// a copy instead, except in a step that is being captured.
   Tensor read() const;
   /// Returns the elements for writing in place.
   MutableTensor& writable();

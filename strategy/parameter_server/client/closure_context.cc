@@ -1,4 +1,5 @@
-// The current closure is a thread-local pointer, which a scope sets and restores.
+// Implements ClosureContext. The current context is a thread-local pointer, which a scope sets and
+// restores.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/client/closure_context.h"
 
@@ -11,7 +12,7 @@ namespace {
 
 thread_local const ClosureContext* current_closure = nullptr;
 
-/// Returns the text of an error that lists the failures, beginning with the first one.
+/// Returns the message of an error that lists the failures, beginning with the first one.
 std::string message_of(const std::vector<ClosureFailure>& failures) {
   TUTTI_CHECK(!failures.empty(), "ClosureError: expected at least one failure, got none");
   constexpr std::size_t kMostLines = 16;

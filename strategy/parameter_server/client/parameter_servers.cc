@@ -264,7 +264,7 @@ void ParameterServers::fail_if_workers_are_missing(int server, const Error& erro
        "Set a larger local.timeout to wait longer");
 }
 
-/// Fetches values. If servers add up gradients, repeats the fetch until all values belong to one
+/// Fetches values. If the servers sum gradients, repeats the fetch until all values belong to one
 /// step, because a step may end between two reads.
 void ParameterServers::fetch(const Caches& caches) {
   const TimePoint end = read_deadline();
@@ -274,7 +274,7 @@ void ParameterServers::fetch(const Caches& caches) {
     MutexLock lock(mutex_);
     at_least = replica_steps_ && num_steps_ > 0 ? replica_steps_->is_behind(caches) : std::nullopt;
     if (Clock::system().now() > end)
-      return;  // values are from different steps; gradients go unused
+      return;  // values are from different steps; gradients will be dropped
   }
 }
 

@@ -46,7 +46,7 @@ struct ReadCache {
 /// message per server. Thread-safe.
 class ParameterServers {
  public:
-  /// `timeout` limits the wait for each answer. `team` is the team of workers that train together
+  /// `timeout` limits the wait for each reply. `team` is the team of workers that train together
   /// and make the same calls; nullptr if there is none, or if workers do not wait for each other.
   ParameterServers(std::vector<std::shared_ptr<VariableService>> services, Duration timeout,
                    std::shared_ptr<WorkerTeam> team = nullptr);
@@ -58,7 +58,7 @@ class ParameterServers {
   int count() const { return static_cast<int>(links_.size()); }
   ServerLink& link(int server) { return *links_[static_cast<std::size_t>(server)]; }
   TimePoint deadline() const;
-  /// Waits for the answers to a read, which may have to wait for other workers. Throws
+  /// Waits for the replies to a read, which may have to wait for other workers. Throws
   /// kDeadlineExceeded, naming the awaited workers, and OriginError if a server failed.
   std::vector<OperationAnswer> wait_for_read(int server, PendingAnswers& pending);
 
@@ -66,22 +66,22 @@ class ParameterServers {
   /// number, which is the same in all processes that create their variables in the same order.
   std::string unique_name(const std::string& name);
 
-  /// Begins a step: invalidates all cached values. If servers add up gradients, the first step also
-  /// reports to them that this worker is starting.
+  /// Begins a step: invalidates all cached values. If the servers sum gradients, the first step
+  /// also reports to them that this worker is starting.
   void begin_step();
   void end_step();
-  /// If servers add up gradients, reports to them that this worker has ended. The destructor does
+  /// If the servers sum gradients, reports to them that this worker has ended. The destructor does
   /// this, too.
   void leave() noexcept;
   Tensor read(const std::shared_ptr<ReadCache>& cache) {
     return read_current([&] { return read_once(cache); });
   }
-  /// Records that rows of the variable were read without read().
+  /// Records a read of some of the variable's rows, which did not use read().
   void note_read(const std::shared_ptr<ReadCache>& cache, std::span<const OperationAnswer> answers);
   /// Returns the number of synchronous steps that a read of the variable has to wait for.
   std::uint64_t steps_to_wait_for(const std::shared_ptr<ReadCache>& cache);
 
-  /// Returns true if the servers add up gradients from several workers. In that case, assign_step()
+  /// Returns true if the servers sum the gradients of several workers. In that case, assign_step()
   /// returns the step that the calling worker's update of a variable belongs to, or nullopt if the
   /// update is dropped.
   bool sums_on_servers() const { return replica_steps_ != nullptr; }
@@ -92,7 +92,8 @@ class ParameterServers {
   bool may_restore() const { return !pace_ || pace_->worker == 0; }
 
   /// Returns describe_update_rule(rule). An optimizer updates all of its variables by the same rule
-  /// in every step, so all updates share one text. Throws as describe_update_rule() does.
+  /// in every step, so all updates share one string. Throws the same errors as
+  /// describe_update_rule().
   SharedText rule_text(const UpdateRule& rule);
   /// Function that is called before and after a read outside closures. It waits until the servers'
   /// values are current, and returns a number that changes with each rollback to a checkpoint. A
@@ -114,9 +115,9 @@ class ParameterServers {
   void set_guard(std::function<void()> guard) { guard_ = std::move(guard); }
   /// Adds a change to a shard, and invalidates the cache.
   void change(int server, Operation operation);
-  /// Calls `change`, which makes changes with change(). Outside steps, also waits until they have
-  /// been applied. With a team, all workers call change_together(), only the first one calls
-  /// `change`, and all wait until the changes have been applied. `what` is compared between
+  /// Calls `change`, which makes changes with change(). Outside steps, also waits until these
+  /// changes have been applied. With a team, all workers call change_together(), only the first one
+  /// calls `change`, and all wait until the changes have been applied. `what` is compared between
   /// workers.
   void change_together(const std::function<void()>& change, const std::string& what);
   /// meet() waits until the changes of all workers of the team have been applied; collective.

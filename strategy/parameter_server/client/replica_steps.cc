@@ -1,4 +1,4 @@
-// Assignment of a worker's gradients to the servers' steps.
+// Implements ReplicaSteps: assigns a worker's gradients to the servers' steps.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/client/replica_steps.h"
 
@@ -20,7 +20,7 @@ void ReplicaSteps::Range::add(const Range& other) {
 }
 
 void ReplicaSteps::note_read(const Variable& variable, std::span<const std::uint64_t> num_steps) {
-  if (step_) return;  // the read follows this step's updates
+  if (step_) return;  // reads after this step's updates do not count
   Range range;
   for (const std::uint64_t each : num_steps) range.add({each, each});
   seen_[variable] = range;

@@ -1,5 +1,5 @@
 // Implements RemoteService and ServerLink: collects changes, sends batches in order, awaits
-// answers.
+// replies.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/client/server_link.h"
 
@@ -20,7 +20,7 @@ namespace tutti::internal {
 namespace {
 
 /// Number of collected bytes at which changes are sent even if no thread waits for a read, so that
-/// the server applies them while more are collected. Answers are also split into messages of this
+/// the server applies them while more are collected. Replies are also split into messages of this
 /// size.
 constexpr std::size_t kMostGatheredBytes = std::size_t{1} << 20;
 constexpr std::size_t kMostGathered = 1024;
@@ -64,7 +64,7 @@ class RemoteAnswers final : public PendingAnswers {
   std::optional<std::vector<OperationAnswer>> answers_;
 };
 
-/// Answers that arrive in several messages.
+/// Replies that arrive in several messages.
 class ChunkedAnswers final : public PendingAnswers {
  public:
   void add(std::shared_ptr<PendingAnswers> part) { parts_.push_back(std::move(part)); }
@@ -85,7 +85,7 @@ class ChunkedAnswers final : public PendingAnswers {
 };
 
 /// Returns, for each message, one past the index of the last read request in it. Also limits the
-/// number of reads in a message: answers for unchanged values are short, so a limit in bytes would
+/// number of reads in a message: replies for unchanged values are short, so a limit in bytes would
 /// allow too many.
 std::vector<std::size_t> ends_of_parts(std::size_t num_reads, std::span<const std::size_t> bytes) {
   constexpr std::size_t kMostParts = 32;
@@ -207,7 +207,7 @@ bool RemoteService::replace(const std::shared_ptr<RpcClient>& broken) {
     broken->fail_all(Error(
         ErrorCode::kAborted,
         concat(next->server_name(), " was started again (incarnation ", next->server_incarnation(),
-               ") before it answered; the call's changes may be lost, so read the server's state "
+               ") before it replied; the call's changes may be lost, so read the server's state "
                "again")));
   }
   next->take_over(*broken);
@@ -294,8 +294,8 @@ std::shared_ptr<PendingAnswers> ServerLink::read(std::vector<Operation> reads,
   return parts;
 }
 
-/// Waits for the answer to the last message first. Messages are answered in order, so the thread
-/// wakes only once.
+/// Waits for the reply to the last message first. Replies arrive in order, so the thread wakes only
+/// once.
 void ServerLink::wait_for_last(const std::deque<Message>& messages, TimePoint deadline) {
   if (messages.size() < 2) return;
   try {
@@ -324,7 +324,7 @@ void ServerLink::settle(TimePoint deadline) {
         (void)each.answers->wait(deadline);
       } catch (const Error& error) {
         if (!first) first = std::current_exception();
-        // If there is no answer, the server may have applied the message, so its number must not be
+        // Without a reply, the server may have applied the message, so its number must not be
         // reused.
         const bool is_refused = !is_of_infrastructure(error.code());
         if (!std::exchange(has_failed, true) && is_refused) rewind(key, each.first_ordinal);

@@ -22,21 +22,21 @@
 namespace tutti::internal {
 
 /// Parameter server in another process, to which batches are sent as calls. A batch's tensors are
-/// sent from their own memory, which is kept until the answer arrives. After a connection breaks,
+/// sent from their own memory, which is kept until the reply arrives. After a connection breaks,
 /// this class reconnects and resends unanswered batches in order; no change is applied twice
 /// (AppliedTable). wait() throws errors that occur while sending. Only one thread may wait for the
-/// answers to a batch. Thread-safe.
+/// replies to a batch. Thread-safe.
 class RemoteService final : public VariableService {
  public:
   struct Options {
     std::string target = {};  // "grpc://host:port"
     RpcClientOptions client = {};
-    /// Time for which a server may be unreachable before its calls end with an error.
+    /// Time for which a server may be unreachable before calls to it end with an error.
     Duration patience = durations::kSilentAfter;
     /// If true, calls wait for a restarted server; otherwise a restart ends them with kAborted.
     bool outlives_restarts = false;
   };
-  /// Connects. Throws as RpcClient::connect() does.
+  /// Connects. Throws the same errors as RpcClient::connect().
   explicit RemoteService(Options options);
   ~RemoteService() override;
 
@@ -81,20 +81,20 @@ struct UpdateOrigin {
 UpdateOrigin current_update_origin(std::uint64_t client);
 
 /// This process's link to one server. A server applies the requests of a process in the order in
-/// which they were sent, and a read first sends the collected changes of all threads. So if one
-/// thread changes a value and another thread reads it later (after a barrier, say), the reader sees
-/// the change. Thread-safe.
+/// which they were sent, and a read first sends the collected changes of all threads. Therefore, if
+/// one thread changes a value and another thread reads it later (after a barrier, say), the reader
+/// sees the change. Thread-safe.
 class ServerLink {
  public:
-  /// `client`: random number of this process.
+  /// `client`: random number that identifies this process.
   ServerLink(std::shared_ptr<VariableService> service, std::uint64_t client);
 
   /// Adds a change on behalf of the calling thread. The change is sent with the next read by any
   /// thread, by send_changes(), or when many changes have accumulated.
   void change(Operation operation);
   void send_changes();
-  /// Sends all changes, then these reads. `answer_bytes` holds the maximum size of the answer to
-  /// each read, or is empty. Long answers arrive in several messages, so that the server can
+  /// Sends all changes, then these reads. `answer_bytes` holds the maximum size of the reply to
+  /// each read, or is empty. Long replies arrive in several messages, so that the server can
   /// prepare one while sending another.
   std::shared_ptr<PendingAnswers> read(std::vector<Operation> reads,
                                        std::span<const std::size_t> answer_bytes = {});

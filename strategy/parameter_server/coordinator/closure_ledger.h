@@ -50,7 +50,7 @@ class ClosureLedger {
     int attempts = 0;             // number of attempts started, including the current one
     int worker = -1;              // worker of the last attempt
     bool is_interrupted = false;  // started in this generation, but has not ended
-    bool has_finished = false;    // true if the last ended attempt succeeded; kept by rollbacks
+    bool has_finished = false;  // true if the last ended attempt succeeded; not reset by rollbacks
     std::vector<AttemptReport> reports = {};
     bool has_ended() const { return state != State::kQueued && state != State::kRunning; }
     bool operator==(const Closure&) const = default;

@@ -115,8 +115,8 @@ ClosureQueue::AssignedClosure ClosureQueue::start(std::uint64_t number, int work
           entry.work, entry.token};
 }
 
-/// Assigns queued closures to threads that wait in get(), while one of these threads may receive a
-/// closure.
+/// Assigns queued closures to threads that wait in get(), until no closure is left or none of these
+/// threads may receive one.
 void ClosureQueue::assign_closures() {
   std::optional<std::uint64_t> number;  // set by may_have_one, so that next_for() is called once
   const auto may_have_one = [&, this](const Waiting* each) TUTTI_REQUIRES(mutex_) {
@@ -164,8 +164,8 @@ void ClosureQueue::fail_next(ErrorCode code, ErrorOrigin origin, std::string tex
   mark_failed(*assigned, code, origin, std::move(text));
 }
 
-/// For each closure with a number >= `first`: if the closure ended unsuccessfully, ends its result
-/// with an error; if its result is not needed, cancels its token.
+/// For each closure with a number >= `first`: if the closure ended unsuccessfully, completes its
+/// result with an error; if its result is not needed, cancels its token.
 void ClosureQueue::settle(std::uint64_t first) {
   for (auto its = entries_.lower_bound(first); its != entries_.end(); ++its) {
     auto& [number, entry] = *its;
@@ -187,7 +187,7 @@ void ClosureQueue::settle(std::uint64_t first) {
   forget();
 }
 
-/// Marks the closure's result as known.
+/// Marks the closure's result as final.
 void ClosureQueue::settle_entry(Entry& entry) {
   if (std::exchange(entry.is_settled, true)) return;
   ++num_ended_;

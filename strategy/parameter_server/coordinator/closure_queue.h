@@ -45,8 +45,8 @@ struct ClosureQueueOptions {
   /// the previous one is being reported.
   int window = 2;
   int num_workers = 1;
-  /// Predicate that returns true if the worker may be given a closure now; called with the queue's
-  /// lock held. If it is empty, every worker may be given one.
+  /// Predicate that returns true if the worker may receive a closure now; called with the queue's
+  /// lock held. If it is empty, every worker may receive one.
   std::function<bool(int worker)> is_present = {};
   LedgerRules rules = {};
   /// Initial values for ClosureLedger: number of the first closure, and generation of closure ids.
@@ -107,14 +107,14 @@ class ClosureQueue {
   /// kDeadlineExceeded naming the running closures, and kCancelled after stop().
   void wait(TimePoint deadline = TimePoint::max());
   /// Returns true if no closure is queued or running. If a closure failed, waits until the running
-  /// closures have ended, then throws as wait() does.
+  /// closures have ended, then throws the same errors as wait().
   bool done();
 
   /// Cancels all closures. Waiting functions return, or throw `why` (kCancelled if it is nullopt).
   void stop(std::optional<Error> why = std::nullopt);
   bool is_stopped() const;
 
-  // For checkpoints: see ClosureLedger.
+  // Functions for checkpoints; see ClosureLedger.
 
   /// Stops assigning closures that have not begun, until resume(). Returns true once every closure
   /// that had begun has ended; false at the deadline and after stop().
@@ -123,7 +123,8 @@ class ClosureQueue {
   void note_saved(std::uint64_t number);
   void roll_back();
   /// Waits until all closures that had finished before a server was lost have finished again.
-  /// Throws as wait() does, except ClosureError; throws kDataLoss if a repeated closure fails.
+  /// Throws the same errors as wait(), but kDataLoss instead of ClosureError if a repeated closure
+  /// fails.
   void wait_until_caught_up(TimePoint deadline);
   /// Same as wait_until_caught_up(), but returns true once the closures have finished, or false at
   /// the deadline or after stop().
@@ -134,8 +135,8 @@ class ClosureQueue {
   std::uint64_t generation() const { return of_ledger(&ClosureLedger::generation); }
   std::uint64_t finished_below() const { return of_ledger(&ClosureLedger::finished_below); }
   std::uint64_t saved_below() const { return of_ledger(&ClosureLedger::saved_below); }
-  /// Returns the size, in bytes, of finished closures that are held until a checkpoint contains
-  /// them.
+  /// Returns the total size, in bytes, of the finished closures that are held until a checkpoint
+  /// contains them.
   std::size_t num_held_bytes() const;
   /// Returns the number of closures ever scheduled, including those before continue_from().
   std::uint64_t num_scheduled() const { return of_ledger(&ClosureLedger::next_number); }
@@ -204,7 +205,7 @@ class ClosureQueue {
   std::uint64_t num_ended_ TUTTI_GUARDED_BY(mutex_) = 0;
   bool is_stopped_ TUTTI_GUARDED_BY(mutex_) = false;
   std::optional<Error> why_stopped_ TUTTI_GUARDED_BY(mutex_);
-  /// Set if variables lack changes made by closures whose results are known.
+  /// Set if variables lack the changes of closures whose results callers already have.
   std::optional<Error> why_incomplete_ TUTTI_GUARDED_BY(mutex_);
 };
 

@@ -83,8 +83,8 @@ std::optional<int> CoordinatorCore::serve() {
 void CoordinatorCore::start() {
   if (strategy_.must_serve()) {
     fail(ErrorCode::kFailedPrecondition,
-         "ClusterCoordinator::start: this task works for a chief elsewhere; call `if (const auto ",
-         "code = coordinator.serve()) return *code;` before start()");
+         "ClusterCoordinator::start: the chief of this task is another process; call "
+         "`if (const auto code = coordinator.serve()) return *code;` before start()");
   }
   if (is_starting_.exchange(true)) {
     fail(ErrorCode::kFailedPrecondition,

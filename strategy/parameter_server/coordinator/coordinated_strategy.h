@@ -69,7 +69,7 @@ class CoordinatedStrategy {
  public:
   virtual ~CoordinatedStrategy() = default;
   virtual int num_workers() const = 0;
-  /// Returns text such as "worker 1 (127.0.0.1:4711)".
+  /// Returns a string such as "worker 1 (127.0.0.1:4711)".
   virtual std::string worker_name(int worker) const { return concat("worker ", worker); }
 
   /// Runs `body` on the calling thread, which belongs to the closure's worker and has its

@@ -58,7 +58,7 @@ class CoordinatorCore {
   /// `first_number` and `generation` are those of the first closure (ClosureLedger).
   CoordinatorCore(CoordinatedStrategy& strategy, ClusterCoordinatorOptions options,
                   std::uint64_t first_number = 0, std::uint64_t generation = 1);
-  /// Saves a last version of the checkpoint if possible, cancels remaining closures, and ends all
+  /// Saves a final version of the checkpoint if possible, cancels remaining closures, and ends all
   /// threads.
   ~CoordinatorCore();
 

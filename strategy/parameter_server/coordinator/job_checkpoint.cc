@@ -1,4 +1,5 @@
-// One thread saves versions and restores servers, so that the two never overlap.
+// Implements JobCheckpoint. One thread saves versions and restores servers, so that the two never
+// overlap.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/coordinator/job_checkpoint.h"
 
@@ -309,7 +310,7 @@ void JobCheckpoint::save(bool is_wanted) {
   queue_.note_saved(number);
   if (problem) throw *problem;
   release();
-  log_info(concat("coordinator: saved the checkpoint after ", number, " closures in ",
+  log_info(concat("coordinator: saved a checkpoint of ", number, " closures in ",
                   seconds_text(Clock::system().now() - begin), " s; closures waited for ",
                   seconds_text(resumed - begin), " s"));
 }

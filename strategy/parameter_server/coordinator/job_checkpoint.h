@@ -33,8 +33,8 @@ class JobCheckpoint {
 
   /// Ends this object's thread; later calls do nothing.
   void stop();
-  /// Same as stop(), but first saves a version if the last one lacks changes; does not save if any
-  /// closure that is not a repeat is queued or running.
+  /// Same as stop(), but first saves a version if the last one lacks changes; does not save if a
+  /// closure other than a repeated one is queued or running.
   void finish();
 
   /// Returns true unless a server may be lost and has not been restored.

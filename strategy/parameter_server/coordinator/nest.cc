@@ -1,4 +1,4 @@
-// Nests: names, structure, and the conversions that need no templates.
+// Implements Nest, and the conversions that need no templates.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/coordinator/nest.h"
 

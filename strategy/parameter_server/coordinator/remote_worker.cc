@@ -1,4 +1,4 @@
-// Implements RemoteWorker: tasks as calls, and the thread that connects, sends a hello, and
+// Implements RemoteWorker: sends tasks as calls; its thread connects, sends a hello, and
 // reconnects.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/coordinator/remote_worker.h"
@@ -120,12 +120,12 @@ TaskOutcome RemoteWorker::run(const WorkerTask& task) {
     outcome = decode_outcome(reply->wait(TimePoint::max()));
   } catch (const Error& error) {
     lost = error;
-    connection->client->fail_all(error);  // the error may also mean that the answer was invalid
+    connection->client->fail_all(error);  // the error may also mean that the reply was invalid
   }
   const MutexLock lock(mutex_);
   std::deque<Sent>& sent = connection->sent;
   if (lost && !connection->lost_first) {
-    // Another thread may not have processed the answer to an older call yet.
+    // Another thread may not have processed the reply to an older call yet.
     const auto is_unanswered = [&](const Sent& each) {
       return each.call == call || !each.reply->has_answer();
     };
@@ -214,7 +214,7 @@ void RemoteWorker::close(Connection& connection) {
   if (stop_.is_set()) return;
   was_lost_ = true;
   log_warning(concat("coordinator: ", name_, " is lost",
-                     has_tasks ? ", and its closures go to other workers" : "", ": ", why));
+                     has_tasks ? ", and its closures are reassigned" : "", ": ", why));
 }
 
 void RemoteWorker::complain(const Error& error) {

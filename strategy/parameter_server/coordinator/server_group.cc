@@ -1,4 +1,5 @@
-// Orders are batches that begin with a StoreOrder; interrupt() ends the wait for their answers.
+// Implements ServerGroup. An order is a batch that begins with a StoreOrder; interrupt() ends the
+// wait for its reply.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/coordinator/server_group.h"
 

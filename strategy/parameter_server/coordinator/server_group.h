@@ -17,15 +17,15 @@
 namespace tutti::internal {
 
 /// The servers of a job, any of which may die and be restarted. Each order contains the generation
-/// that close() began; a restarted server has another generation and answers kAborted. Functions
-/// that give orders throw errors that name the server, or throw kCancelled after interrupt().
-/// Thread-safe, but only one thread at a time may give orders.
+/// that close() began; a restarted server has another generation and replies with kAborted.
+/// Functions that send orders throw errors that name the server, or throw kCancelled after
+/// interrupt(). Thread-safe, but only one thread at a time may send orders.
 class ServerGroup {
  public:
   /// Returns true if the server will be restored; otherwise calls to the server fail.
   using OnLoss = std::function<bool(const std::string& why)>;
 
-  /// `patience` is the timeout for the return of a lost server, and for the answer to a StoreOrder.
+  /// `patience` is the timeout for the restart of a lost server, and for the reply to a StoreOrder.
   ServerGroup(std::shared_ptr<ParameterServers> servers, Duration patience);
 
   int count() const { return servers_->count(); }
@@ -80,7 +80,7 @@ class ServerGroup {
   const std::shared_ptr<ParameterServers> servers_;
   const Duration patience_;
   const std::uint64_t run_;
-  std::uint64_t num_freezes_ = 0;             // used only by the thread that issues orders
+  std::uint64_t num_freezes_ = 0;             // used only by the thread that sends orders
   std::atomic<std::uint64_t> generation_{0};  // generation of the last close()
   mutable Mutex mutex_;
   CondVar changed_;

@@ -58,7 +58,7 @@ ResourceDefinition StepRegistry::find_resource(std::uint64_t id) const {
   if (found == resources_.end()) {
     fail(ErrorCode::kNotFound, "per-worker value ", id,
          " is not defined here; this task defines only ", resources_.size(),
-         " of them; create it on every task before start()");
+         " per-worker values; create it on every task before start()");
   }
   return found->second;
 }

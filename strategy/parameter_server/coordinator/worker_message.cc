@@ -1,4 +1,4 @@
-// Encoding of requests, outcomes and nests as messages.
+// Encodes and decodes requests, outcomes and nests.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/coordinator/worker_message.h"
 

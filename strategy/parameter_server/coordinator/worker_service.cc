@@ -1,4 +1,4 @@
-// Per-worker values, task outcomes, and the queue of tasks received from another process.
+// Implements WorkerResourceTable, TaskRunner and WorkerService.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/coordinator/worker_service.h"
 

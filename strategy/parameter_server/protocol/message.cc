@@ -1,4 +1,4 @@
-// Serialization of messages, with all lengths checked first.
+// Serializes and parses messages, after checking their lengths.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/protocol/message.h"
 

@@ -76,7 +76,7 @@ TensorSpec spec_of(const v1::TensorHead& in);
 /// Writes a tensor: its type and shape to `out`, its elements to `payload`. Throws kInvalidArgument
 /// if the tensor is undefined.
 void put_tensor(const Tensor& tensor, PayloadWriter& payload, v1::TensorHead& out);
-/// Reads a tensor. Throws as PayloadReader::take() does.
+/// Reads a tensor. Throws the same errors as PayloadReader::take().
 Tensor get_tensor(const v1::TensorHead& in, PayloadReader& payload);
 
 /// Returns `number` as a value of Enum. Throws kDataLoss if it is outside [first, last].

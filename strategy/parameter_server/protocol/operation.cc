@@ -1,4 +1,5 @@
-// Operations on shards: names, and encoding of batches and answers as in parameter_server.proto.
+// Implements operations on shards: their names, and the encoding of batches and replies as messages
+// of parameter_server.proto.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/protocol/operation.h"
 
@@ -430,7 +431,7 @@ void put_batch(const OperationBatch& batch, PayloadWriter& payload, v1::Operatio
   out.set_stream_replica(batch.stream.replica);
   out.set_first_ordinal(batch.first_ordinal);
   out.set_finished_below(batch.finished_below);
-  std::optional<ShardsWriter> shards;  // set while consecutive operations are on shards
+  std::optional<ShardsWriter> shards;  // set during a run of consecutive operations on shards
   for (const Operation& operation : batch.operations) {
     const auto put_one = [&]<class Op>(const Op& o) {
       if constexpr (goes_in_columns<Op>) {
@@ -471,7 +472,7 @@ OperationBatch get_batch(const v1::OperationBatch& in, PayloadReader& payload) {
   return batch;
 }
 
-// Answers.
+// Replies.
 
 constexpr unsigned char kHasValue = 1, kWasAppliedBefore = 2;
 
@@ -479,7 +480,7 @@ void put_answers(std::span<const OperationAnswer> answers, PayloadWriter& payloa
                  v1::OperationAnswers& out) {
   const auto num_values = static_cast<std::size_t>(
       std::ranges::count_if(answers, [](const auto& answer) { return answer.value.has_value(); }));
-  std::optional<TensorWriter> values;  // nullopt if no answer has a value, as is usual for changes
+  std::optional<TensorWriter> values;  // nullopt if no reply has a value, as is usual for changes
   if (num_values > 0) values.emplace(num_values, payload, *out.mutable_values());
   std::string& flags = *out.mutable_flags();
   flags.reserve(answers.size());

@@ -35,7 +35,7 @@ struct ShardSpec {
   /// Returns true if the variable contains rows [first_row, first_row + num_rows).
   bool has_rows() const;
   ShardId id() const { return shard_id(variable, shard); }
-  /// Returns a text such as "'embedding' (shard 1 of 4)".
+  /// Returns a string such as "'embedding' (shard 1 of 4)".
   std::string to_string() const;
   bool operator==(const ShardSpec&) const = default;
 };
@@ -46,14 +46,14 @@ struct CreateShard {
   ShardSpec spec = {};
   std::variant<ValueGenerator, Tensor> initial_value = {};
 };
-/// Reads the values; the answer contains no values if `have_version` is still current.
+/// Reads the values; the reply contains no values if `have_version` is still current.
 struct ReadShard {
   ShardId shard = 0;
   std::uint64_t have_version = 0;  // version of the client's copy; 0: no copy
   /// Number of synchronous steps (SyncSpec) that must be applied before the read; 0: no wait.
   std::uint64_t at_least_steps = 0;
 };
-/// Reads the shard's rows with these indices (int64 [n], in any order). The answer has shape
+/// Reads the shard's rows with these indices (int64 [n], in any order). The reply has the shape
 /// [n, ...].
 struct ReadRows {
   ShardId shard = 0;
@@ -86,7 +86,7 @@ struct SyncSpec {
   bool operator==(const SyncSpec&) const = default;
 };
 
-/// Text shared by many operations; copies refer to the same memory. Value type.
+/// Immutable string that many operations share; copies refer to the same memory. Value type.
 class SharedText {
  public:
   SharedText() = default;
@@ -107,7 +107,8 @@ class SharedText {
 /// Applies the rule to the shard and its slots, which are shards of the same rows on this server,
 /// in the order of UpdateRule::slots(). `rule`: describe_update_rule(). `gradient`: dense values of
 /// the shard's shape or, with `rows`, values [n, ...]. `rows` (int64 [n]) are row numbers within
-/// the shard, in any order; repeated rows are added in position order.
+/// the shard, in any order; the gradients of repeated rows are added in the order of their
+/// positions.
 ///
 /// With the rule kAddOnce and a SyncSpec, the gradient, which is equal on all ranks, is added once
 /// when the step is complete. Used for counters of synchronous steps.
@@ -143,14 +144,14 @@ struct StoreOrder {
   enum class Kind : std::uint8_t {
     kOpen = 1,    // opens the store; closures with ids below `number` are finished
     kClose,       // begins this generation: other batches wait until kOpen
-    kRestore,     // assigns the values in the batch's creations, even to existing shards
-    kList,        // answers with the existing shards (decode_specs())
+    kRestore,     // assigns the values of the batch's CreateShards, even to existing shards
+    kList,        // replies with the specs of the existing shards (decode_specs())
     kFreeze,      // keeps the current values of all shards until the next kFreeze or kRelease
     kReadFrozen,  // reads in the batch return the frozen values
     kRelease,
   };
   Kind kind = Kind::kOpen;
-  std::uint64_t run = 0;  // random number of the process that coordinates
+  std::uint64_t run = 0;  // random number that identifies the coordinator
   std::uint64_t generation = 0;
   /// kOpen and kClose: closures with ids below this number are finished. kFreeze: number of the
   /// freeze, so that a repeated order changes nothing.
@@ -191,7 +192,7 @@ struct UpdateStream {
 
 /// Operations that a server applies atomically: it checks all of them before it applies the first.
 /// Operations that change values are numbered from 0 within their stream, separately for each
-/// server. An operation whose number is below the next one expected is answered but not applied
+/// server. An operation whose number is below the next one expected gets a reply but is not applied
 /// again.
 struct OperationBatch {
   UpdateStream stream = {};
@@ -208,7 +209,7 @@ inline const StoreOrder* order_in(const OperationBatch& batch) {
 /// Returns the number of operations that change values.
 std::uint64_t num_changes(const OperationBatch& batch);
 
-/// Answer to one operation. The answers to a batch are in the order of its operations.
+/// Reply to one operation. The replies to a batch are in the order of its operations.
 struct OperationAnswer {
   /// Value that was read; nullopt if the client's version is current, or for other operations.
   std::optional<Tensor> value = {};
@@ -222,9 +223,10 @@ struct OperationAnswer {
 /// tensors in the batch. Throws kInvalidArgument for a batch beyond the limits below or with
 /// undefined tensors, and kResourceExhausted for a head longer than kLongestHead (split the batch).
 Packet encode(const OperationBatch& batch);
-/// Throws kDataLoss for a packet that encode() did not write: compares the head with the payload
-/// before it allocates memory. Tensors may share the memory in which the request was received, so
-/// code that keeps a tensor should copy it (as VariableComponent does) to release that memory.
+/// Throws kDataLoss for a packet that encode() cannot have written; checks the head against the
+/// payload before allocating memory. Tensors may share the memory in which the request was
+/// received, so code that keeps a tensor should copy it (see VariableComponent) to release that
+/// memory.
 OperationBatch decode_batch(const Packet& packet);
 
 /// Encodes specs as the bytes of a tensor. decode_specs() is the inverse, and throws kDataLoss for

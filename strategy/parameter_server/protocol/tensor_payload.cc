@@ -1,4 +1,4 @@
-// Tensors in a packet's payload: chunks, positions and checks.
+// Implements PayloadWriter and PayloadReader.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/protocol/tensor_payload.h"
 

@@ -1,4 +1,4 @@
-// Implements AwaitedAnswers, which waits for the answers to one batch.
+// Implements AwaitedAnswers, which waits for the replies to one batch.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/protocol/variable_service.h"
 
@@ -23,7 +23,7 @@ std::vector<OperationAnswer> AwaitedAnswers::wait(TimePoint deadline) {
   if (!given_.wait_until(mutex_, deadline, is_given)) {
     tutti::fail(
         ErrorCode::kDeadlineExceeded, server_,
-        ": timed out waiting for an answer; a read may be waiting for a synchronous step or for "
+        ": timed out waiting for a reply; a read may be waiting for a synchronous step or for "
         "slower workers");
   }
   if (result_->error) throw result_->error->with_context(server_);

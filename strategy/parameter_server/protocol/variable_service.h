@@ -16,18 +16,18 @@
 
 namespace tutti::internal {
 
-/// Answers to a batch; they may not have arrived yet.
+/// Replies to a batch, which may not have arrived yet.
 class PendingAnswers {
  public:
   virtual ~PendingAnswers() = default;
   virtual bool is_ready() const = 0;
-  /// Returns the answers. Throws the server's error, kDeadlineExceeded, kUnavailable or kAborted;
-  /// the text of each begins with the server's name.
+  /// Returns the replies. Throws the server's error, kDeadlineExceeded, kUnavailable or kAborted;
+  /// each message begins with the server's name.
   virtual std::vector<OperationAnswer> wait(TimePoint deadline) = 0;
 };
 
-/// A parameter server. Applies a caller's batches in the order of the calls to start().
-/// Thread-safe.
+/// Interface of a parameter server, which applies a caller's batches in the order of the calls to
+/// start(). Thread-safe.
 class VariableService {
  public:
   virtual ~VariableService() = default;
@@ -36,7 +36,7 @@ class VariableService {
   virtual std::shared_ptr<PendingAnswers> start(OperationBatch batch) = 0;
 };
 
-/// Answers to a batch, or an error.
+/// Replies to a batch, or an error.
 struct BatchResult {
   std::vector<OperationAnswer> answers = {};
   std::optional<Error> error = {};
@@ -45,7 +45,7 @@ struct BatchResult {
 /// Receives the result of a batch. Called once, on any thread.
 using BatchDone = std::function<void(BatchResult)>;
 
-/// Answers that a thread of this process waits for. Thread-safe.
+/// Replies for which a thread of this process waits. Thread-safe.
 class AwaitedAnswers final : public PendingAnswers {
  public:
   /// `server`: prefix of error messages.

@@ -12,7 +12,7 @@
 
 namespace tutti::internal {
 
-/// Sender and sequence numbers of a batch's changes. They decide whether the batch is applied.
+/// Sender and sequence numbers of a batch's changes, which decide whether the batch is applied.
 struct ChangeIdentity {
   UpdateStream stream = {};
   std::uint64_t first_ordinal = 0;
@@ -57,7 +57,7 @@ class AppliedTable {
   std::deque<std::uint64_t> ended_clients_;  // oldest first
 };
 
-/// Returns a text such as "client 5817, replica 1" or "closure 17".
+/// Returns a string such as "client 5817, replica 1" or "closure 17".
 std::string to_string(const UpdateStream& stream);
 
 }  // namespace tutti::internal

@@ -216,7 +216,7 @@ class VariableStore::Checker {
         want.first_row + want.num_rows, " of ", want.whole_shape, " of ", want.dtype,
         have.variable == want.variable ? "" : " (their ids are equal: try another name)");
   }
-  /// Checks an operation that needs no other checks: its shard and, if it has rows, its rows.
+  /// Checks the shard and, if present, the rows of an operation that needs no other checks.
   template <class Op>
   void check(const Op& operation, CheckedOperation& checked) {
     checked.shard = shard_of(operation);
@@ -316,8 +316,8 @@ class VariableStore::Checker {
     }
   }
 
-  /// Tries the synchronous updates on copies of the accumulators. Throws as
-  /// SyncAccumulator::take() does.
+  /// Tries the synchronous updates on copies of the accumulators. Throws the same errors as
+  /// SyncAccumulator::take().
   void try_sync_updates() const {
     struct Trial {
       SyncAccumulator accumulator;
@@ -489,7 +489,8 @@ OperationAnswer VariableStore::apply_one(const CheckedOperation& checked, Result
   }
   StoredShard& shard = *checked.shard;
   if (checked.was_applied_before || std::holds_alternative<CreateShard>(operation)) {
-    // An earlier attempt has already applied the operation, or the checker has created the shard.
+    // Nothing to do: an earlier attempt has applied the operation, or the checker has created the
+    // shard.
   } else if (const auto* update = std::get_if<UpdateShard>(&operation)) {
     if (update->sync) {
       accept_sync(checked, *update, results);
@@ -575,8 +576,8 @@ Tensor VariableStore::awaited_workers() const {
 }
 
 void VariableStore::owner_left(std::uint64_t owner) {
-  // Both vectors are destroyed after the lock is released, because their answers may be destroyed
-  // with them.
+  // Both vectors are destroyed after the lock is released, because the replies to their batches may
+  // be destroyed with them.
   std::vector<WaitingRead> waiting;
   std::vector<Held> dropped;
   const auto take_from = [&](auto& all, auto& taken) {
@@ -624,7 +625,7 @@ std::function<std::shared_ptr<const UpdateRule>(const std::string&)> VariableSto
   };
 }
 
-// StoreOrders from the coordinator.
+// Orders from the coordinator.
 
 void VariableStore::accept(const StoreOrder& order) {
   if (run_ == 0) run_ = order.run;

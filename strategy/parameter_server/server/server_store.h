@@ -22,10 +22,10 @@ namespace tutti::internal {
 
 /// Counters of a store since its start.
 struct StoreCounts {
-  std::uint64_t num_batches = 0;          // applied batches, except those with an order
+  std::uint64_t num_batches = 0;          // applied batches, except those with a StoreOrder
   std::uint64_t num_changes = 0;          // accepted changes, including dropped gradients
   std::uint64_t num_applied_before = 0;   // repeated changes, which were not applied again
-  std::uint64_t num_reads = 0;            // answered reads
+  std::uint64_t num_reads = 0;            // completed reads
   std::uint64_t num_reads_unchanged = 0;  // reads by clients that already had the current value
   std::uint64_t num_sync_steps = 0;       // completed steps, summed over all shards
   std::uint64_t num_stale_dropped = 0;    // gradients for steps that were already complete
@@ -93,7 +93,7 @@ class VariableStore final : public VariableService {
   Tensor awaited_workers() const TUTTI_REQUIRES(mutex_);
   std::function<std::shared_ptr<const UpdateRule>(const std::string&)> rule_finder();
 
-  // Orders from the coordinator.
+  // Functions for orders from the coordinator.
   void run_order(const StoreOrder& order, const OperationBatch& batch,
                  std::vector<OperationAnswer>& answers, Results& results) TUTTI_REQUIRES(mutex_);
   void accept(const StoreOrder& order) TUTTI_REQUIRES(mutex_);

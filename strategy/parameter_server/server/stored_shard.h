@@ -49,7 +49,7 @@ class SyncAccumulator {
   std::map<std::uint64_t, GivenByRank> steps_;
 };
 
-/// Answers to a batch that are still being collected.
+/// Replies to a batch that are still being collected.
 struct BatchAnswers {
   std::vector<OperationAnswer> answers = {};
   std::size_t num_missing = 0;  // number of waiting reads, plus 1 until the batch has been applied
@@ -69,7 +69,7 @@ struct WaitingRead {
 struct StoredShard {
   StoredShard(ShardSpec spec, const Tensor& value, std::uint64_t first_version);
 
-  OperationAnswer answer() const;  // returns an answer without a value
+  OperationAnswer answer() const;  // returns a reply without a value
   OperationAnswer read(const ReadShard& read) const;
   OperationAnswer read(const ReadRows& read) const;
   /// Applies the rule, and increments the versions of the shard and its slots.
@@ -95,9 +95,8 @@ struct StoredShard {
 };
 
 /// Update rule that applies `rule` to the halves of a large shard on two threads. This halves the
-/// time that clients wait for the answer to a push of many mebibytes. The result is bit-identical,
-/// because rules are elementwise and do not depend on the partition. Not for rules with
-/// uses_norms().
+/// time that clients wait for the reply to a large push. The result is bit-identical, because rules
+/// are elementwise and do not depend on the partition. Not for rules with uses_norms().
 class HalvedRule final : public UpdateRule {
  public:
   /// `rule` must outlive this object.

@@ -43,7 +43,7 @@ struct Server::Impl final : internal::VariableHandler {
       : VariableHandler(store),
         cluster(given),
         task(std::move(self)),
-        // With a coordinator, its generations distinguish versions of values.
+        // With a coordinator, versions of values are distinguished by its generations instead.
         store(task.to_string(), awaits_coordinator ? 0 : internal::restarts_of_task(),
               !awaits_coordinator),
         sessions(cluster, task, options,

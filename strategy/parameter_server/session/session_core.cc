@@ -106,7 +106,7 @@ std::shared_ptr<const TaskPlace> SessionCore::place(const DeviceSpec& scope) con
     std::vector<std::string> names;
     for (const auto& [task, link] : links_) names.push_back(task.device_prefix());
     fail(ErrorCode::kInvalidArgument, "Session: the device scope '", scope.to_string(),
-         "' names no task of the cluster; expected one of ", join(names));
+         "' does not name a task of the cluster; expected one of ", join(names));
   }
   if (scope.type) {
     place->device = DeviceSpec{.type = scope.type, .index = scope.index.value_or(0)}.to_string();
@@ -253,7 +253,7 @@ std::vector<SessionTransfer> SessionCore::transfers() {
 }
 
 /// Returns the reason why the task is lost; nullopt if it still knows the session or does not
-/// answer in time.
+/// respond in time.
 std::optional<std::string> SessionCore::why_lost(const Task& task, const Link& link) const {
   const std::string who = concat(task, " (", cluster_.task_address(task.type, task.index), ")");
   if (const auto away = link.client->why_broken()) return concat(who, " is lost (", *away, ")");
@@ -269,9 +269,9 @@ std::optional<std::string> SessionCore::why_lost(const Task& task, const Link& l
   }
 }
 
-/// Returns the error with the lost tasks and variables added to its text. A failed operation may
-/// have the same code as a lost connection, so this function calls every task to find the lost
-/// ones.
+/// Returns the error with the lost tasks and variables added to its message. A failed operation may
+/// report the same error code as a lost connection, so this function calls every task to find the
+/// lost ones.
 Error SessionCore::explained(const Error& error) {
   if (!may_be_lost_task(error.code())) return error;
   std::vector<std::string> losses;
@@ -311,7 +311,7 @@ void SessionCore::announce_return() noexcept {
       request.message.set_stay(static_cast<std::uint64_t>(time));
       (void)link.client->call(encode(request),
                               deadline_after(Clock::system().now(), durations::kSilentAfter));
-    } catch (const std::exception&) {  // the task is lost, or does not answer
+    } catch (const std::exception&) {  // the task is lost, or does not respond
     }
   }
 }

@@ -34,7 +34,7 @@ struct TaskPart {
 class SessionCore : public std::enable_shared_from_this<SessionCore> {
  public:
   SessionCore(std::string target, SessionOptions options);
-  /// Throws as Session() does.
+  /// Throws the same errors as the constructor of Session.
   void connect();
   ~SessionCore();
 

@@ -75,7 +75,7 @@ class SessionRecorder final : public RemoteRecorder {
   const std::shared_ptr<SessionCore>& core() const { return core_; }
   /// Throws kFailedPrecondition if called within another step.
   void begin();
-  /// Runs the step. Throws as SessionCore::run() does.
+  /// Runs the step. Throws the same errors as SessionCore::run().
   void end();
   /// Drops the step; its values can no longer be read.
   void abandon();

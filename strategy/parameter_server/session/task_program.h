@@ -20,8 +20,8 @@ using ProgramOperation = TaskProgram::Operation;
 using ValueNumber = std::uint32_t;
 
 void put_attributes(Attributes attributes, ProgramOperation& out);
-/// Throws kDataLoss for contents that put_attributes() cannot have written, as the other functions
-/// that read messages do for their contents.
+/// Throws kDataLoss for contents that put_attributes() cannot have written; get_specs() does
+/// likewise for put_specs().
 Attributes get_attributes(const ProgramOperation& in);
 void put_specs(const std::vector<TensorSpec>& specs, ProgramOperation& out);
 std::vector<TensorSpec> get_specs(const ProgramOperation& in);
@@ -42,7 +42,7 @@ struct TaskRequest {
 
   void add_argument(const Tensor& tensor);
 };
-/// Answer to a request that opens a session, as a nest: the task's job and index, the cluster as
+/// Reply to a request that opens a session, as a nest: the task's job and index, the cluster as
 /// JSON, and the task's devices.
 using TaskDescription = std::tuple<std::string, int, std::string, std::vector<std::string>>;
 

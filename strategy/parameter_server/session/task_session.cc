@@ -283,7 +283,7 @@ void TaskSession::note_fetched(std::uint64_t number, ValueNumber value, std::siz
 
 /// Ends a run. A failed run keeps no values.
 void TaskSession::end_run(std::uint64_t number, bool has_failed) {
-  std::vector<Held> dropped;  // destroyed, and their fetches answered, after unlocking
+  std::vector<Held> dropped;  // destroyed, and their fetches replied to, after unlocking
   {
     const MutexLock lock(mutex_);
     if (stops_) return;

@@ -41,11 +41,11 @@ class TaskSession {
   /// Calls end(), then waits for the running operations.
   ~TaskSession();
 
-  /// Executes the request's message.run(), and answers `call` once the run has ended.
+  /// Executes the request's message.run(), and replies to `call` once the run has ended.
   void run(TaskRequest request, std::shared_ptr<RpcCall> call);
-  /// Answers `call` once the value exists.
+  /// Replies to `call` once the value exists.
   void fetch(const ValueAddress& address, std::shared_ptr<RpcCall> call);
-  /// Returns a list of (job, index, values, bytes): the traffic from each task.
+  /// Returns the traffic from each task, as a list of (job, index, number of values, bytes).
   Nest transfers() const;
   /// Returns the number of kept values.
   std::size_t num_held() const;
@@ -58,7 +58,7 @@ class TaskSession {
   struct Held {
     Tensor value = {};                                   // undefined until it is created
     std::vector<std::shared_ptr<RpcCall>> fetches = {};  // calls that wait for the value
-    std::size_t num_receivers = 0;  // receivers not served yet; 0: the value is kept until release
+    std::size_t num_receivers = 0;  // receivers without the value; 0: kept until released
   };
   struct Run {
     std::unordered_map<ValueNumber, Held> values = {};

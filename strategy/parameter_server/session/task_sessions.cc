@@ -72,7 +72,7 @@ namespace {
 std::chrono::milliseconds checked_time(std::uint64_t milliseconds) {
   constexpr std::uint64_t kMost = 1'000'000'000;
   if (milliseconds <= kMost) return std::chrono::milliseconds(milliseconds);
-  fail(ErrorCode::kInvalidArgument, "session: expected a time of at most ", kMost, " ms, got ",
+  fail(ErrorCode::kInvalidArgument, "session: expected a duration of at most ", kMost, " ms, got ",
        milliseconds);
 }
 
@@ -146,7 +146,7 @@ std::shared_ptr<RpcClient> TaskSessions::peer(const Task& task) {
     const std::string& address = cluster_.task_address(task.type, task.index);
     RpcClientOptions client =
         rpc_client_options(parts_.task, {task.type, task.index, address}, {}, options_);
-    // The session is connected to all tasks, so a task that does not answer has died.
+    // The session is connected to all tasks, so a task that does not respond has died.
     client.connect_timeout = durations::kUnreachableAfter;
     peer = RpcClient::connect(concat("grpc://", address), RpcMethod::kOperate, client);
   }

@@ -43,7 +43,7 @@ class TaskSessions final : public RpcHandler {
   std::shared_ptr<TaskSession> find(std::uint64_t number) const;
   TaskDescription description() const;
   /// Returns the connection to another task, which is opened on the first call and reopened after a
-  /// loss. Connections are opened one at a time, which is fast enough because live tasks answer
+  /// loss. Connections are opened one at a time, which is fast enough because live tasks respond
   /// immediately.
   std::shared_ptr<RpcClient> peer(const Task& task);
 

@@ -3,8 +3,8 @@
 //
 // Dao et al., "FlashAttention" (arXiv 2205.14135). Only one block of scores exists at a time. The
 // backward pass recomputes the scores, and their softmax weights from the log-sum-exp that the
-// forward pass stores for each query. The order of the blocks is fixed, so that the bits depend
-// only on the sizes.
+// forward pass stores for each query. The blocks are processed in an order that depends only on the
+// sizes.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -39,7 +39,7 @@ void multiply(char transpose_a, char transpose_b, std::int64_t m, std::int64_t n
 /// Cephes' polynomial, without branches or calls, so that loops can be vectorized.
 [[gnu::always_inline]] inline float exp_of_score(float x) {
   constexpr float kLowest = -87.0f;
-  constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23; the addition rounds to an integer
   const float bounded = x < kLowest ? kLowest : x;
   const float rounded = bounded * std::numbers::log2e_v<float> + kRounder;
   const float twos = rounded - kRounder;
@@ -237,7 +237,7 @@ void onednn_attention_grad(const KernelArgs& args) {
   const SingleThreadScope one_thread;
   const SignalsHeld signals_held;
   const AttentionExtent extent(args);
-  if (extent.features == 0 || extent.length == 0) {  // oneDNN refuses rows without elements
+  if (extent.features == 0 || extent.length == 0) {  // oneDNN rejects empty rows
     return reference_kernels().find(OpId::kAttentionGrad, DType::kFloat32)(args);
   }
   const std::int64_t features = extent.features, length = extent.length;

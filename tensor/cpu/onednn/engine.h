@@ -32,8 +32,8 @@ class SingleThreadScope {
 };
 
 /// Scope that blocks all signals of this thread except faults, such as SIGSEGV. During matrix
-/// products, oneDNN uses the stack pointer register for a pointer to its workspace (2.6.3,
-/// AVX-512), so the system would write the frame of a signal handler into the heap.
+/// products, oneDNN (2.6.3, AVX-512) points the stack pointer register at its workspace, so the
+/// system would write a signal handler's frame into the heap.
 class SignalsHeld {
  public:
   SignalsHeld();
@@ -53,7 +53,7 @@ dnnl::memory onednn_memory(const dnnl::memory::desc& description, const void* da
 void onednn_run(const dnnl::primitive& primitive, std::unordered_map<int, dnnl::memory> arguments,
                 const dnnl::memory::desc& scratchpad);
 
-/// Returns the attributes of every primitive: the caller provides the scratchpad.
+/// Returns the attributes that all primitives use: the caller provides the scratchpad.
 dnnl::primitive_attr onednn_attributes();
 
 /// LRU cache of one kind of primitive, keyed by the numbers that describe a primitive. Each thread

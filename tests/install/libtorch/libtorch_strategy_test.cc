@@ -149,7 +149,7 @@ void clipping_uses_mean_gradient(const Ranks& ranks) {
   });
 }
 
-// Checks that gradients cleared in place keep their memory, which the strategy reduces.
+// Checks that gradients cleared in place keep their memory, on which the strategy's sums operate.
 void gradients_keep_their_memory(const Ranks& ranks) {
   const auto strategy = make_strategy(ranks);
   Replicated model(*strategy, NextNet());

@@ -1,5 +1,4 @@
-// Tests models that are split by layers: agreement with one device, actual concurrency, memory,
-// errors.
+// Tests models that are split by layers: agreement with one device, concurrency, memory and errors.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/parallel/pipeline.h"
 

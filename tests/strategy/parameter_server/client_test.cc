@@ -58,7 +58,7 @@ struct Linked {
     for (const ShardId id : ids) all.push_back(ReadShard{id});
     return all;
   }
-  /// Starts a read of all scalars; `bytes` is the expected size of each answer.
+  /// Starts a read of all scalars; `bytes` is the expected size of each value.
   std::shared_ptr<PendingAnswers> read(std::size_t bytes) {
     return link.read(reads(), std::vector<std::size_t>(ids.size(), bytes));
   }
@@ -112,7 +112,7 @@ TEST(ServerLink, FailureOfOneRequestFailsSplitRead) {
   EXPECT_ERROR((void)answers->wait(soon()), kNotFound, "ps 0", "there is no shard with the id 5");
 }
 
-/// Store that applies each batch but loses its answer.
+/// Store that applies every batch, and loses the reply to the next batch if `loses_next` is set.
 class LosingAnswers final : public VariableService {
  public:
   std::string name() const override { return store.name(); }
@@ -188,7 +188,7 @@ TEST(ReplicaStepsTest, ReadsOfMixedStepsAreRetriedOrDropped) {
   EXPECT_FALSE(worker.steps.is_behind(both));
   EXPECT_EQ(worker.steps.assign_step(worker.w)->step, 3u);
   worker.read({4}, {4});
-  worker.steps.note_rows(worker.w, 5);  // rows were read in step 5, the variable in step 4
+  worker.steps.note_rows(worker.w, 5);  // rows were read in step 5, but the variable in step 4
   EXPECT_FALSE(worker.steps.assign_step(worker.w));
 }
 
@@ -240,7 +240,7 @@ TEST(RuleTextCache, RuleWithoutDescriptionAlwaysFails) {
   }
 }
 
-TEST(FirstValues, MatchesVariableStoreBitForBit) {
+TEST(FirstValues, MatchVariableStoreBitForBit) {
   FirstValues first("ps 0");
   VariableStore store("ps 0");
   const ShardSpec given{"given", DType::kFloat32, {4, 2}, 1, 2, 2, 2};
@@ -272,7 +272,7 @@ TEST(FirstValues, UpdatesAreRejected) {
   expect_tensor(client.read(spec.id()), {2}, {1.0, 1.0});
 }
 
-/// Handler that counts clients that left or were lost, and concurrent calls to `take`.
+/// Handler that counts clients that left, clients that were lost, and concurrent calls to take().
 class CountingHandler final : public internal::VariableHandler {
  public:
   using VariableHandler::VariableHandler;
@@ -327,7 +327,7 @@ struct Served {
   std::unique_ptr<RpcServer> server;
 };
 
-TEST(RemoteService, ReturnsSameAnswersAsStore) {
+TEST(RemoteService, ReturnsSameRepliesAsStore) {
   Served served;
   const auto service = served.connect();
   Client client(*service, 1);
@@ -402,7 +402,7 @@ TEST(RemoteService, CallsFailDuringServerOutageAndThenRecover) {
   }));
 }
 
-TEST(RemoteService, ServerRestartAbortsCallsUnlessConfiguredToSurvive) {
+TEST(RemoteService, ServerRestartAbortsCallsUnlessOutlivesRestartsIsSet) {
   for (const bool outlives : {false, true}) {
     Served served;
     const auto service = served.connect("", outlives);

@@ -153,7 +153,7 @@ TEST(ClosureLedger, KeepsFinishedClosuresUntilCheckpointContainsThem) {
   EXPECT_EQ(book.state(2), State::kQueued);
 }
 
-TEST(ClosureLedger, ReportsNoRunningClosureOnceAllStartedOnesEnd) {
+TEST(ClosureLedger, IsBetweenClosuresOnceAllStartedClosuresEnd) {
   Book book;
   book.schedule(4);
   EXPECT_TRUE(book.ledger.is_between_closures());
@@ -304,7 +304,7 @@ TEST(ClosureLedger, EqualityIgnoresStartOrder) {
   Book a, b;
   a.schedule(2), b.schedule(2);
   EXPECT_EQ(a.ledger, b.ledger);
-  a.start({0, 1}), b.start({1, 0});  // different orders, equal states
+  a.start({0, 1}), b.start({1, 0});  // the orders differ, but the states are equal
   EXPECT_EQ(a.ledger, b.ledger);
   a.finish({1});
   EXPECT_NE(a.ledger, b.ledger);

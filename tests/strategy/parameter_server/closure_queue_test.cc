@@ -56,7 +56,7 @@ ClosureQueueOptions two_entries(int window = 2) {
   return options;
 }
 
-/// A worker's presence may change while the queue's lock is held.
+/// A worker may be lost while the queue's lock is held.
 TEST(ClosureQueue, WorkerLostDuringSelectionStillGetsClosure) {
   ClosureQueueOptions options;
   int num_asked = 0;
@@ -375,7 +375,7 @@ TEST(ClosureQueue, KeepsArgumentsUntilClosureIsCheckpointed) {
   EXPECT_EQ(queue.num_held_bytes(), 0u);
 }
 
-TEST(ClosureQueue, PauseDispatchesOnlyInterruptedClosures) {
+TEST(ClosureQueue, PausedQueueDispatchesOnlyInterruptedClosures) {
   ClosureQueue queue;
   queue.put(scheduled()), queue.put(scheduled());
   const auto first = get(queue, 0);
@@ -408,7 +408,7 @@ TEST(ClosureQueue, WaitUntilCaughtUpBlocksWhileClosuresAreRepeated) {
   waiter->join();
 }
 
-TEST(ClosureQueue, ContinuingFromEarlierNumberStartsNewGeneration) {
+TEST(ClosureQueue, ContinueFromStartsNewGeneration) {
   ClosureQueueOptions options;
   options.first_number = 7;
   options.generation = 3;
@@ -433,7 +433,7 @@ TEST(ClosureContextTest, IsThreadLocalAndSeededByClosureNumber) {
     {
       const ClosureScope inner(second, 1);
       EXPECT_EQ(ClosureContext::current(), &second);
-      EXPECT_EQ(current_random_context().step, step);  // a second attempt draws the same numbers
+      EXPECT_EQ(current_random_context().step, step);  // the same random numbers
       EXPECT_EQ(current_random_context().replica, 1u);
     }
     EXPECT_EQ(ClosureContext::current(), &first);

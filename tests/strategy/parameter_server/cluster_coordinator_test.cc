@@ -204,7 +204,7 @@ TEST_F(CoordinatorTest, IteratorsAreReleasedWhenDropped) {
   testing::expect_soon([&] { return alive.use_count() == 2; });
 }
 
-TEST_F(CoordinatorTest, StepsContinueAfterFailedAssertionIsThrown) {
+TEST_F(CoordinatorTest, StepsStillRunAfterFailedAssertion) {
   define_count();
   coordinator_.define("assert", [] { fail(ErrorCode::kInvalidArgument, "assertion failed"); });
   coordinator_.start();
@@ -310,7 +310,7 @@ TEST(Coordinator, RandomContextStepEqualsClosureNumber) {
   for (int i = 0; i < 4; ++i) EXPECT_EQ(coordinator.schedule("draw").fetch<int>(), i);
 }
 
-TEST(CoordinatorWatchdog, StartsNoThreadWithoutTimeout) {
+TEST(CoordinatorWatchdog, DoesNotStartThreadWithoutTimeout) {
   for (const Duration timeout : {Duration(0s), Duration(-1s)}) {
     EXPECT_FALSE(Watchdog(
                      timeout, [] { return 0; }, [] { return ""; })

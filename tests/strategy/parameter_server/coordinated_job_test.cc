@@ -190,7 +190,8 @@ TEST_F(CoordinatedJob, InvalidClusterIsRejected) {
 TEST_F(CoordinatedJob, WorkerCannotChangeVariablesBeforeServing) {
   const ClusterSpec cluster = coordinated_cluster(1, 1);
   ServingTask server(cluster, {"ps", 0});
-  // The server and the worker wait for the chief, which stays until the worker has finished.
+  // The server and the worker wait for the chief, which stays in the job until the worker has
+  // finished.
   Event is_over;
   const auto chief = Executor::system().start("chief", [&] {
     const ParameterServerStrategy own(task_resolver(cluster, "chief", 0), job_options());
@@ -204,7 +205,8 @@ TEST_F(CoordinatedJob, WorkerCannotChangeVariablesBeforeServing) {
   EXPECT_ERROR(v.assign(num(2.0)), kFailedPrecondition, "worker 0: a variable was changed",
                "ClusterCoordinator::serve");
   EXPECT_ERROR(ClusterCoordinator(strategy).start(), kFailedPrecondition,
-               "works for a chief elsewhere", "if (const auto code = coordinator.serve())");
+               "the chief of this task is another process",
+               "if (const auto code = coordinator.serve())");
   EXPECT_ERROR(strategy.run([] {}), kFailedPrecondition, "worker 0: run()");
   EXPECT_EQ(v.value().item(), 1.0F);
   is_over.set();
@@ -272,7 +274,7 @@ TEST_F(CoordinatedJob, SumOnReadVariableCountsEachClosureOnce) {
   EXPECT_EQ(strategy.shards_of(sum).size(), 1U);  // the variable is on a server
   ClusterCoordinator coordinator(strategy);
   coordinator.define("add", [&](double value) {
-    strategy.run([&] { sum.assign_add(num(value)); });  // on each of two replicas
+    strategy.run([&] { sum.assign_add(num(value)); });  // runs on each of two replicas
   });
   coordinator.start();
   for (int i = 1; i <= 20; ++i) coordinator.schedule("add", static_cast<double>(i));

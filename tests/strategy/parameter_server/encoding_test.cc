@@ -1,4 +1,4 @@
-// Tests the encoding of batches and answers as packets: every field, operations of one kind as
+// Tests the encoding of batches and replies as packets: every field, operations of one kind as
 // columns, payloads in arbitrary chunks, and malformed packets.
 // SPDX-License-Identifier: Apache-2.0
 #include <functional>
@@ -45,7 +45,7 @@ TEST(OperationColumns, ConsecutiveOperationsOfEveryKindRoundTripInOrder) {
   std::vector<Operation> operations;
   for (ShardId i = 1; i <= 40; ++i) operations.emplace_back(update_of(i));
   for (ShardId i = 1; i <= 40; ++i) operations.emplace_back(ReadShard{i, i % 3, 4});
-  // Starts a new group of reads, because it waits for a different step than the reads above.
+  // This read waits for a different step than the reads above, so it starts a new group.
   operations.emplace_back(ReadShard{9, 0, 5});
   for (int i = 0; i < 6; ++i) {
     const auto op = i < 3 ? AssignOp::kAdd : AssignOp::kSubtract;
@@ -118,7 +118,7 @@ TEST(OperationColumns, ConsecutiveUpdatesUseFewBytesPerVariable) {
             &std::get<UpdateShard>(again.operations.back()).rule.text());
 }
 
-TEST(OperationColumns, AnswersWithAndWithoutValuesRoundTrip) {
+TEST(OperationColumns, RepliesWithAndWithoutValuesRoundTrip) {
   std::vector<OperationAnswer> answers(50);
   for (std::size_t i = 0; i < answers.size(); ++i) {
     if (i % 3 != 0) answers[i].value = Tensor::full({static_cast<std::int64_t>(i % 4), 2}, 1.5);
@@ -154,8 +154,8 @@ TEST(BatchEncoding, DecodedBatchTensorsAliasReceivedBytes) {
   const OperationBatch decoded = decode_batch(*received);
   EXPECT_TRUE(lies_in(assigned(decoded, 0), payload));
   EXPECT_TRUE(lies_in(assigned(decoded, 1), payload));
-  // Assigning a tensor to a variable copies it, so that the variable does not keep alive a buffer
-  // five times its size.
+  // Assigning a tensor to a variable copies it, so that the variable does not keep a buffer five
+  // times its size alive.
   VariableComponent component(Tensor::zeros({10000}), Device{});
   component.assign(AssignOp::kAssign, assigned(decoded, 1));
   EXPECT_FALSE(lies_in(component.read(), payload));
@@ -173,14 +173,14 @@ TEST(BatchEncoding, DecodedBatchTensorsAliasReceivedBytes) {
   expect_same_bits(assigned(decoded, 1), small);
 }
 
-TEST(BatchEncoding, LargeAnswerTensorsAliasReceivedBytes) {
+TEST(BatchEncoding, LargeTensorsInRepliesAliasReceivedBytes) {
   const Tensor large = Tensor::full({40000}, 1.5), small = Tensor::full({10000}, 2.5);
   const Packet sent = encode(std::vector<OperationAnswer>{{large}, {small}});
   const SharedBytes payload = payload_range(sent, 0, sent.payload_bytes());
   const auto decoded = decode_answers({sent.head, {payload}});
   EXPECT_TRUE(lies_in(*decoded[0].value, payload));
-  // Programs keep the values that they read, so a small value must not keep alive a buffer five
-  // times its size.
+  // Programs keep the values that they read, so a small value must not keep a buffer five times its
+  // size alive.
   EXPECT_FALSE(lies_in(*decoded[1].value, payload));
   expect_same_bits(*decoded[1].value, small);
 }
@@ -374,7 +374,7 @@ TEST(OperationColumns, TooManyOperationsAreRejected) {
   expect_refused(batch_packet(reads(most) + bytes(7, bytes(8, "")), 0), "got 65537");
 }
 
-TEST(OperationColumns, InconsistentAnswersAreRejected) {
+TEST(OperationColumns, InconsistentRepliesAreRejected) {
   const auto answers = [](const std::string& flags, std::size_t values, std::size_t versions,
                           std::size_t steps) {
     return packet_of(bytes(1, flags) + heads(2, values) + bytes(3, std::string(versions, '\1')) +

@@ -388,7 +388,7 @@ TEST_F(RemoteWorkerTest, RestartedWorkerWithDifferentStepsGetsNoClosures) {
   EXPECT_TRUE(link(1).is_alive());
 }
 
-TEST_F(RemoteWorkerTest, StartProceedsWithJoinedWorkers) {
+TEST_F(RemoteWorkerTest, StartSucceedsIfSomeWorkersJoin) {
   begin(1);
   start(300ms);
   run("count", 10);
@@ -458,7 +458,7 @@ TEST(RemoteWorker, WorkerLossIsAttributedToOldestUnansweredTask) {
     worker.release().front()->reply(internal::encode(internal::TaskOutcome(Nest())));
     server.reset();
     threads.clear();  // waits for both calls
-    // The answer and the disconnection arrive together, so the answer is sometimes lost.
+    // The reply and the disconnection arrive together, so the reply is sometimes lost.
     const bool was_answered = std::holds_alternative<Nest>(outcomes[0]);
     const auto& lost = std::get<internal::AttemptReport>(outcomes[was_answered ? 1 : 0]);
     EXPECT_EQ(lost.kind, internal::AttemptReport::Kind::kInterrupted);

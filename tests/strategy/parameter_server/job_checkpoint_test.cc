@@ -135,7 +135,7 @@ TEST(JobCheckpoint, CountsAreExactAfterRandomKills) {
   program->coordinator->join();
   program->expect_counted(kClosures);
   for (const int each : num_killed) EXPECT_GE(each, 3);
-  // On destruction, a coordinator without open closures saves everything.
+  // When a coordinator without unfinished closures is destroyed, it saves everything.
   program = nullptr;
   program = std::make_unique<Program>(kept_in(folder));
   EXPECT_EQ(program->next(), kClosures);
@@ -197,7 +197,7 @@ TEST(JobCheckpoint, DurableJoinSavesAllFinishedClosures) {
   }
 }
 
-TEST(JobCheckpoint, CoordinatorShutdownAfterServerLossSavesAll) {
+TEST(JobCheckpoint, CoordinatorShutdownAfterServerLossSavesAllClosures) {
   const HangWatchdog watchdog("coordinator shutdown after a server loss", 120s);
   const std::string folder = empty_folder();
   const LogLines quiet(LogLevel::kWarning);
@@ -243,13 +243,13 @@ TEST(JobCheckpoint, UnreportedServerRestartIsDetected) {
   CountingJob job(processes);
   ClusterCoordinator coordinator = job.begin(empty_folder());
   CountingJob::count_more(coordinator, 20);
-  processes.kill(1), processes.start(1);  // unreported; the next checkpoint detects it
+  processes.kill(1), processes.start(1);  // the next checkpoint detects this restart
   coordinator.join({.durable = true});
   job.expect_counted(20);
   EXPECT_THAT(lines.text(), HasSubstr("was started again"));
 }
 
-TEST(JobCheckpoint, WorkerLossCausesNoRollback) {
+TEST(JobCheckpoint, WorkerLossDoesNotCauseRollback) {
   const HangWatchdog watchdog("loss of a worker", 60s);
   const LogLines lines(LogLevel::kWarning);
   Program program(kept_in(empty_folder()));
@@ -280,7 +280,7 @@ TEST(JobCheckpoint, ServerLossBeforeStartFailsStart) {
   EXPECT_ERROR(job.begin(empty_folder()), kUnavailable, "start", "ps 0: killed");
 }
 
-TEST(JobCheckpoint, FirstVersionIsRefusedIfRestartedServerIsEmpty) {
+TEST(JobCheckpoint, FirstSaveFailsIfRestartedServerIsEmpty) {
   const HangWatchdog watchdog("empty server", 60s);
   ServerProcesses processes(2);
   CountingJob job(processes);
@@ -463,7 +463,7 @@ TEST(JobCheckpoint, FullDiskPreventsCheckpointButNotTraining) {
 }
 
 /// Saving delays closures, so a failed save is not retried at once, even if the arguments retained
-/// for repetitions exceed their limit.
+/// for retries exceed their limit.
 TEST(JobCheckpoint, FailedSaveIsNotRetriedImmediately) {
   const HangWatchdog watchdog("full disk with held arguments", 60s);
   const std::string folder = empty_folder();
@@ -580,7 +580,7 @@ TEST(JobCheckpoint, InvalidOptionsAreRejected) {
 
 /// Servers remember the first coordinator's closures, so the second coordinator's closures need
 /// different ids.
-TEST(JobCheckpoint, SecondCoordinatorContinuesCount) {
+TEST(JobCheckpoint, LaterCoordinatorsContinueClosureNumbers) {
   const HangWatchdog watchdog("several coordinators", 60s);
   const LogLines quiet(LogLevel::kWarning);
   const std::string first = empty_folder("_1"), second = empty_folder("_2");

@@ -55,7 +55,7 @@ inline OperationBatch batch_of_everything() {
   return batch;
 }
 
-/// Text form of all fields of a batch, or of a list of answers. Slow, but simple and independent of
+/// Text form of all fields of a batch, or of a list of replies. Slow, but simple and independent of
 /// the code under test.
 class Shown {
  public:
@@ -126,7 +126,7 @@ class Shown {
 };
 
 // Helpers that encode messages of cluster/proto by hand: varint fields, and length-delimited fields
-// (texts and nested messages).
+// (strings and nested messages).
 inline std::string varint(std::uint64_t value) {
   std::string out;
   for (; value >= 128; value >>= 7) out += static_cast<char>(value | 128);

@@ -29,7 +29,8 @@ TEST(Partitioner, SplitsFirstDimensionByCountOrSize) {
 }
 
 TEST(Partitioner, MinSizeRoundsUpAndDefaultsToOneShard) {
-  // 10 bytes with a minimum of 4: three shards, the last of which is below the minimum, as in tf.
+  // A minimum of 4 bytes divides 10 bytes into three shards. As in tf, the last shard is smaller
+  // than the minimum.
   EXPECT_THAT(MinSizePartitioner(4, 10)({10}, DType::kUInt8), ElementsAre(3));
   EXPECT_THAT(MinSizePartitioner()({1 << 20, 16}, kFloat), ElementsAre(1, 1));
   EXPECT_THAT(MinSizePartitioner(256 << 10, 8)({1'000'000, 16}, kFloat), ElementsAre(8, 1));
@@ -41,7 +42,7 @@ TEST(Partitioner, MaxSizeDoesNotSplitRows) {
   EXPECT_THAT(MaxSizePartitioner(10)({7}, kFloat), ElementsAre(4));
 }
 
-TEST(Partitioner, SizeLimitsAtMaximumGiveOneShard) {
+TEST(Partitioner, LargestSizeLimitsGiveOneShard) {
   constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
   for (const std::int64_t rows : {1, 2, 3, 100}) {
     EXPECT_THAT(MaxSizePartitioner(kLargest)({rows}, DType::kUInt8), ElementsAre(1)) << rows;

@@ -16,8 +16,8 @@ using Phase = ModelState::Phase;
 using OrderKind = internal::StoreOrder::Kind;
 using ClosureState = ClosureLedger::State;
 
-/// Rules that permit 100 attempts. The model may inject any number of faults, and none of them
-/// should make a closure fail because of too many attempts.
+/// Rules that permit 100 attempts. The model may inject any number of faults, which must not make a
+/// closure exceed its attempts.
 constexpr internal::LedgerRules kRules = {100, true};
 /// Order that JobCheckpoint sends to all servers in each phase; kList if it sends none.
 constexpr OrderKind kOrders[] = {OrderKind::kList,       OrderKind::kList,    OrderKind::kFreeze,
@@ -136,7 +136,7 @@ class Protocol {
     });
   }
 
-  /// Executes the first order in transit. If the answer is lost, the order stays in transit and is
+  /// Executes the first order in transit. If the reply is lost, the order stays in transit and is
   /// executed again later.
   void obey(std::size_t s, bool is_answered) {
     const ModelOrder order = state_.servers[s].orders.front();
@@ -294,7 +294,7 @@ class Protocol {
     return order.kind != OrderKind::kReadFrozen || server.frozen.has_value();
   }
 
-  /// Receives an answer. Ignores it if the coordinator no longer awaits an answer to this order.
+  /// Receives a reply to an order. Ignores it if the coordinator is no longer waiting for it.
   void hear(std::size_t s, const ModelOrder& order, bool is_done) {
     const bool is_awaited = order.order.generation == state_.ledger.generation() &&
                             order.order.kind == kOrders[static_cast<std::size_t>(state_.phase)] &&
@@ -525,7 +525,7 @@ class Bytes {
   }
 };
 
-/// Returns the bytes of a state whose servers are rotated by `by`.
+/// Returns the bytes of the state with its list of servers rotated by `by`.
 std::string bytes_of(const ModelState& state, std::size_t by) {
   const std::size_t n = state.servers.size();
   const auto rotated = [&](std::uint8_t mask) {

@@ -57,13 +57,13 @@ TEST(ProtocolModel, EveryScheduleTerminatesAndAppliesChangesExactlyOnce) {
 
 TEST(ProtocolModel, SeveralCheckpointVersionsAreConsistent) { expect_sound(bounds({2, 1, 2})); }
 
-/// Servers die while a version is saved and while the latest version is restored.
+/// Servers and the coordinator die, even while a version is saved or restored.
 TEST(ProtocolModel, FinishedClosuresSurviveServerFailures) {
   expect_sound(
       bounds({3, 2, 1, PlantedBug::kNone, {Fault::kServerKilled, Fault::kCoordinatorKilled}}));
 }
 
-TEST(ProtocolModel, ServerFailuresWithThreeServersLoseNoFinishedClosure) {
+TEST(ProtocolModel, FinishedClosuresSurviveFailuresAmongThreeServers) {
   ModelOptions options = bounds({2, 2, 1, PlantedBug::kNone, {Fault::kServerKilled}});
   options.num_servers = 3;
   options.num_workers = 1;

@@ -1,4 +1,4 @@
-// Tests when a task of a parameter-server run ends, how, and with which exit code.
+// Tests when and how a task of a parameter-server run ends, and its exit code.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/job_watch.h"
 

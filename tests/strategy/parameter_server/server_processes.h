@@ -142,7 +142,7 @@ class CountingJob final : public CoordinatedStrategy {
 
   ClusterCoordinator begin(const std::string& folder, Duration interval = 30s) {
     ClusterCoordinatorOptions options;
-    options.most_attempts = 1000;  // many, because tests kill workers
+    options.most_attempts = 1000;  // because tests kill workers on purpose
     options.checkpoint_folder = folder;
     options.checkpoint_interval = interval;
     ClusterCoordinator coordinator(*this, options);

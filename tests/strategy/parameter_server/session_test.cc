@@ -153,7 +153,7 @@ TEST_F(SessionTest, JobsMayHaveAnyName) {
                                           sizeof(float)}));
   const DeviceScope nowhere("/task:2");
   EXPECT_ERROR((void)(first + 1.0f), kInvalidArgument,
-               "Session: the device scope '/job:trainer/task:2' names no task",
+               "Session: the device scope '/job:trainer/task:2' does not name a task",
                "/job:store/replica:0/task:0, /job:trainer/replica:0/task:0");
 }
 
@@ -360,7 +360,7 @@ TEST_F(SessionTest, InGraphTrainingMatchesOneProcessBitForBit) {
 
 /// Replicas in one graph run without coordination: each worker has its own loop, and the variables
 /// are shared.
-TEST_F(SessionTest, AsynchronousReplicasLoseNoUpdate) {
+TEST_F(SessionTest, AsynchronousReplicasDoNotLoseUpdates) {
   constexpr int kUpdates = 60;
   SessionCluster cluster({{"ps", 1}, {"worker", 2}});
   Session session(cluster.target());
@@ -477,7 +477,7 @@ std::size_t resident_bytes() {
 
 /// The step fails, but worker 0's part of it succeeds, and the client's tensor `large` refers to
 /// that part's result.
-TEST_F(SessionTest, FailedRemoteStepLeaksNoValues) {
+TEST_F(SessionTest, FailedRemoteStepDoesNotLeakValues) {
   SessionCluster cluster({{"worker", 2}});
   Session session(cluster.target());
   const auto scope = session.scope();
@@ -642,7 +642,7 @@ TEST_F(SessionFailures, KilledTaskErrorNamesVariablesAndNewSessionContinues) {
                 HasSubstr("the variables 'lost'"));
     expect_tensor(kept.value(), {2}, {6.0, 6.0});
   }
-  // The servers continue after this session ends.
+  // The servers keep running after this session ends.
   cluster.start_ps_again();
   {
     Session session(cluster.target(), {.timeout = 20s});

@@ -98,7 +98,7 @@ class Client {
   std::uint64_t next_ = 0;
 };
 
-/// Sends `order` (as if from run 1) and `operations` in one batch; returns the answers.
+/// Sends `order` (as if from run 1) and `operations` in one batch; returns the replies.
 inline std::vector<OperationAnswer> obey(VariableStore& store, internal::StoreOrder order,
                                          std::vector<Operation> operations = {}) {
   order.run = 1;
@@ -108,7 +108,7 @@ inline std::vector<OperationAnswer> obey(VariableStore& store, internal::StoreOr
   return store.start(std::move(batch))->wait(soon());
 }
 
-/// Returns the store's values, versions, step numbers and counts as text, for comparison.
+/// Returns the store's values, versions, step numbers and counts as a string, for comparison.
 inline std::string state_of(VariableStore& store, std::uint64_t generation = 0) {
   using Kind = internal::StoreOrder::Kind;
   const auto answer = [&](Kind kind, std::vector<Operation> more = {}) {

@@ -174,7 +174,7 @@ TEST(SyncSteps, BackupRanksReplaceLateRanks) {
   EXPECT_EQ(job.store.counts().num_sync_steps, 3u);
 }
 
-TEST(SyncSteps, DisagreementErrorNamesRanksAndChangesNothing) {
+TEST(SyncSteps, ConflictingUpdateIsRejectedAndLeavesStateUnchanged) {
   Job job(2);
   job.clients[0].call({update_of(0, 0, 2, 2)});
   const std::string state = state_of(job.store);
@@ -202,7 +202,7 @@ TEST(SyncSteps, DisagreementErrorNamesRanksAndChangesNothing) {
   EXPECT_EQ(state_of(job.store), state);
 }
 
-TEST(SyncSteps, WaitingReadBlocksNoThread) {
+TEST(SyncSteps, WaitingReadDoesNotBlockThread) {
   Job job(2);
   const auto waiting = job.clients[0].start(
       {update_of(0, 0, 2, 2), ReadShard{job.id, 0, 1}, ReadRows{job.id, rows_of({3}), 1}});
@@ -256,7 +256,7 @@ TEST(SyncSteps, AwaitedRanksAreListedOnlyForWaitingReads) {
     return job.clients[0].call({internal::ReadAwaited{}})[0].value->to_doubles();
   };
   job.clients[0].call({update_of(0, 0, 3, 3)});
-  EXPECT_THAT(awaited(), IsEmpty());  // no read waits
+  EXPECT_THAT(awaited(), IsEmpty());  // no read is waiting
   const auto waiting = job.clients[0].start({ReadShard{job.id, 0, 1}});
   EXPECT_THAT(awaited(), ElementsAre(1, 2));
   job.clients[2].call({update_of(2, 0, 3, 3)});
@@ -324,8 +324,8 @@ class Workers {
     clients_[0].create(whole("rows", {2, 1}), Tensor::from<float>({2, 1}, {3, 4}));
   }
 
-  /// Starts a step of one worker and returns its token: the pending answers, which arrive when the
-  /// read at the end of the batch is answered.
+  /// Starts a step of one worker. Returns the worker's token: the pending replies, which arrive
+  /// when the server answers the read at the end of the batch.
   std::shared_ptr<PendingAnswers> run(int rank) {
     const auto index = static_cast<std::size_t>(rank);
     const std::uint64_t step = local_steps_[index];

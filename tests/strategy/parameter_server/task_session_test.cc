@@ -22,7 +22,7 @@ class TaskSession : public ::testing::Test {
   const HangWatchdog watchdog_{"a session", 100s};
 };
 
-/// RPC call that stores its answer.
+/// RPC call that stores its reply.
 class HeldCall final : public RpcCall {
  public:
   const RpcPeer& peer() const override { return peer_; }
@@ -165,7 +165,7 @@ TEST_F(TaskSession, ValueReleasedDuringRunIsNotKept) {
   EXPECT_EQ(session.num_held(), 1u);  // only the value of the second run
 }
 
-TEST_F(TaskSession, FailedRunKeepsNoValues) {
+TEST_F(TaskSession, FailedRunDoesNotKeepValues) {
   internal::TaskParts parts{kSelf};
   internal::TaskSession session(parts, 3, 10s);
   TaskProgram program = doubling();

@@ -112,7 +112,8 @@ struct Countdown {
     double read = 0.0;
     strategy.run([&] {
       GradientTape tape;
-      (void)optimizer.learning_rate();  // the first read of a step fetches all its variables
+      // The first read of a step fetches all of the step's variables.
+      (void)optimizer.learning_rate();
       const Tensor value = w.value();
       read = -value.item();
       between();
@@ -137,7 +138,7 @@ TEST_F(UpdateModes, NamesRoundTrip) {
                "expected sync, async or sync_replicas, got 'ssp'");
 }
 
-TEST_F(UpdateModes, AsynchronousWorkersLoseNoUpdate) {
+TEST_F(UpdateModes, AsynchronousWorkersDoNotLoseUpdates) {
   constexpr int kWorkers = 3, kSteps = 40;
   const Services servers = make_servers(2);
   const auto errors =
@@ -178,7 +179,8 @@ TEST_F(UpdateModes, ConcurrentWorkersAgreeOnVariablePlacement) {
   };
   using enum VariablePlacement;
   expect_places(3, kRoundRobin, {{8, 0}, {2, 1}, {4, 2}, {1, 0}, {1, 1}, {6, 2}});
-  // The first variables fill the servers to 8 | 2 | 4; the second server then gets 1, 1 and 6.
+  // After three variables, the servers hold 8, 2 and 4 rows. The second server then gets the
+  // remaining three variables.
   expect_places(3, kLeastBytes, {{8, 0}, {2, 1}, {4, 2}, {1, 1}, {1, 1}, {6, 1}});
   expect_places(2, kRoundRobin, {{1000, 0}, {10, 1}, {20, 0}, {30, 1}, {40, 0}});
   expect_places(2, kLeastBytes, {{1000, 0}, {10, 1}, {20, 1}, {30, 1}, {40, 1}});
@@ -362,7 +364,8 @@ TEST_F(UpdateModes, LateBackupGradientsAreDroppedAndCounted) {
         gathering.meet();
         wait_for(made[0], 3), wait_for(made[1], 3);
       });
-      // The next gradient of this worker is in time: with worker 0's, it completes the fourth step.
+      // This worker's next gradient is on time: together with worker 0's, it completes the fourth
+      // step.
       EXPECT_EQ(countdown.step(strategy), 9);
       ++made[worker];
     }
@@ -497,7 +500,7 @@ TEST_F(ParameterServerWorkers, AssignmentsAreAggregatedOnce) {
   }));
 }
 
-TEST_F(ParameterServerWorkers, UnsummedGradientsMustAgreeAcrossWorkers) {
+TEST_F(ParameterServerWorkers, UnsummedGradientsMustBeEqualOnAllWorkers) {
   const auto errors = run_in_step({1, 1}, 1, [](ParameterServerStrategy& strategy) {
     const auto scope = strategy.scope();
     const Variable v(num(0.0), {.name = "v"});
@@ -543,7 +546,7 @@ TEST_F(UpdateModes, ValuesAndGradientsAreSentOncePerStep) {
   for (int i = 0; i < 5; ++i) strategy.run(step);
   const StoreCounts after = counts();
   // A step also reads the optimizer's step counter and its learning rate. No step changes the rate,
-  // so the worker gets no value for it.
+  // so the server does not send its value again.
   EXPECT_EQ(after.num_reads - before.num_reads, 5u * 4u);
   EXPECT_EQ(after.num_reads_unchanged - before.num_reads_unchanged, 5u);
   EXPECT_EQ(after.num_changes - before.num_changes, 5u * 3u);

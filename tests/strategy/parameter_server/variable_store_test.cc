@@ -168,7 +168,7 @@ class Watched final : public UpdateRule {
 // Number of float32 elements; their bytes do not fill a whole number of cache lines.
 constexpr std::int64_t kMany = (9 << 20) / 4 + 13;
 
-TEST(HalvedRule, OnlyLongRunsAreSplit) {
+TEST(HalvedRule, OnlyLongUpdatesAreSplit) {
   const Watched watched;
   const internal::HalvedRule rule(watched);
   std::vector<float> weights(kMany), gradient(kMany);
@@ -438,7 +438,7 @@ TEST_F(VariableStore, RestoreSetsExistingAndNewShards) {
   Client after(store_, 2);
   const auto read = after.call({ReadShard{old.id(), known.version}, ReadShard{made.id()}});
   ASSERT_TRUE(read[0].value.has_value());
-  expect_same_bits(*read[0].value, Tensor::full({2}, 7.0));  // the restored value is sent again
+  expect_same_bits(*read[0].value, Tensor::full({2}, 7.0));  // the client had an older version
   expect_same_bits(*read[1].value, Tensor::full({2}, 8.0));
   EXPECT_GT(read[0].version, known.version);
   Client again(store_, internal::closure_id(2, 3), UpdateStream::Kind::kClosure);

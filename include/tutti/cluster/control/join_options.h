@@ -32,7 +32,7 @@ struct ControlOptions {
   /// Source of the progress in each heartbeat; may be null.
   std::shared_ptr<ProgressTracker> progress = {};
   /// Called by the heartbeat thread with each new verdict. Must return quickly, and may call no
-  /// function of the client other than verdicts().
+  /// client function except verdicts().
   std::function<void(const Verdict&)> on_verdict = {};
 };
 
@@ -47,8 +47,8 @@ struct HealthOptions {
   /// Silence after which a member counts as lost if its process is not known to have stopped. For
   /// example, all its threads may be asleep, or its machine or link may have failed. Shorter
   /// silences may have other causes, such as a restarting switch, a full queue or repeated packet
-  /// loss. A process on the server's machine with a thread that runs or waits for a processor
-  /// counts as alive indefinitely.
+  /// loss. A process on the server's machine counts as alive as long as one of its threads runs or
+  /// waits for a processor.
   Duration unreachable_after = durations::kUnreachableAfter;
   /// Time for which other members wait in a collective for a missing member before a warning is
   /// logged.

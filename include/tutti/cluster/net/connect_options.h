@@ -10,7 +10,7 @@
 
 namespace tutti {
 
-class Interruption;  // cluster/net/socket.h
+class Interruption;  // defined in cluster/net/socket.h
 
 /// Options for connect_ranks(). `way`, `key_prefix`, `secret` and `job_id` must be the same on all
 /// ranks; addresses and timeouts may differ.

@@ -26,9 +26,9 @@ inline constexpr Duration kStorePause = std::chrono::milliseconds(1);
 
 /// Interval between the heartbeats of a member.
 inline constexpr Duration kHeartbeatEvery = std::chrono::milliseconds(250);
-/// Timeout for the answer to a handshake, for the agreement on the step at which a job stops, for a
+/// Timeout for the reply to a handshake, for the agreement on the step at which a job stops, for a
 /// heartbeat from a member that may be stopped, and for a task that may have lost its state.
-/// Answers take milliseconds; several lost packets in a row delay them by a second.
+/// Replies take milliseconds; several lost packets in a row delay them by a second.
 inline constexpr Duration kSilentAfter = std::chrono::seconds(2);
 /// Timeout after which a silent member, a client whose call stream broke, or a new connection that
 /// has not authenticated itself counts as lost.

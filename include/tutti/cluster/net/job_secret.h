@@ -30,7 +30,7 @@ class JobSecret {
   static JobSecret from_environment();
 
   bool is_set() const { return page_ != nullptr; }
-  /// The bytes of the secret; empty if there is none.
+  /// Returns the bytes of the secret; empty if there is none.
   std::span<const std::byte> bytes() const;
 
  private:

@@ -1,4 +1,4 @@
-// Resolver for Slurm, from the variables that srun sets.
+// Resolver for Slurm, which reads the variables that srun sets.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -23,8 +23,8 @@ class TfConfigResolver : public ClusterResolver {
   TfConfigResolver() : TfConfigResolver(ResolverOverrides{}) {}
   explicit TfConfigResolver(const ResolverOverrides& overrides,
                             const Environment& environment = Environment::of_process());
-  /// Parses a text that does not come from the environment; messages refer to it as `source`
-  /// instead of TF_CONFIG.
+  /// Parses `text` instead of the environment variable; messages call it `source` instead of
+  /// TF_CONFIG.
   static TfConfigResolver from_text(std::string_view text, const ResolverOverrides& overrides = {},
                                     std::string_view source = "TF_CONFIG");
 

@@ -28,7 +28,7 @@ struct DistributedSamplerOptions {
 /// share. The union of the ranks' batches equals the batch of a single process. The order of an
 /// epoch is that of PyTorch's DistributedSampler with the same seed. A data loader owns its
 /// sampler, so the sampler counts epochs: the first reset() (a loader's begin()) begins epoch 0,
-/// each later reset() the next epoch. Not thread-safe.
+/// and each later reset() begins the next epoch. Not thread-safe.
 class DistributedSampler : public ::torch::data::samplers::Sampler<> {
  public:
   /// Samples a dataset of `size` examples. Copies the rank and the number of ranks from `ranks`,

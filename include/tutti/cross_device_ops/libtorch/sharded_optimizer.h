@@ -71,8 +71,8 @@ class ShardedOptimizer {
     }
   }
 
-  /// Returns the optimizer of this rank's parameters, to set learning rates and to save its state:
-  /// one file per rank, to be loaded by the same number of ranks.
+  /// Returns the optimizer of this rank's parameters, for setting learning rates and saving its
+  /// state. Each rank saves one file; the same number of ranks must load these files.
   Optimizer& local() { return *local_; }
 
  private:

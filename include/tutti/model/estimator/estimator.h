@@ -20,12 +20,13 @@
 
 namespace tutti {
 
-/// State of a running train(), and requests that a hook can make. tf's SessionRunContext.
+/// State of a running train(), and requests that a hook can make. Corresponds to
+/// tf.estimator.SessionRunContext.
 struct SessionRunContext {
   std::int64_t global_step = 0;   // number of updates so far, including those in earlier runs
   double loss = 0.0;              // loss of the last step over all replicas; initially 0
-  bool is_chief = true;           // true on the worker that writes and logs
-  std::string model_dir;          // Estimator::model_dir()
+  bool is_chief = true;           // true on the worker that writes files and logs
+  std::string model_dir;          // same as Estimator::model_dir()
   std::function<void()> save;     // function that saves this step, at most once; collective
   bool is_asked_to_stop = false;  // true after request_stop()
 
@@ -34,12 +35,12 @@ struct SessionRunContext {
 };
 
 /// Interface for hooks of Estimator::train(). Hooks are called in list order on the thread that
-/// called train(), outside replicas, on all workers. tf.estimator.SessionRunHook.
+/// called train(), outside replicas, on all workers. Corresponds to tf.estimator.SessionRunHook.
 class SessionRunHook {
  public:
   virtual ~SessionRunHook() = default;
-  /// Called before the first step (variables already have values), after each step, and after the
-  /// last step.
+  /// begin() is called before the first step (variables already have values), after_run() after
+  /// each step, and end() after the last step.
   virtual void begin(SessionRunContext& /*context*/) {}
   virtual void after_run(SessionRunContext& /*context*/) {}
   virtual void end(SessionRunContext& /*context*/) {}
@@ -63,8 +64,8 @@ class StopAtStepHook : public SessionRunHook {
 };
 
 /// Hook that checks the loss of each step; every train() call adds this hook. If the loss is NaN or
-/// infinite, throws kOutOfRange, naming the step, or only ends training if fail_on_nan_loss is
-/// false. Equivalent of tf's NanTensorHook.
+/// infinite, throws kOutOfRange, naming the step; if fail_on_nan_loss is false, only ends training.
+/// Equivalent of tf's NanTensorHook.
 class NanTensorHook : public SessionRunHook {
  public:
   explicit NanTensorHook(bool fail_on_nan_loss = true) : fails_(fail_on_nan_loss) {}
@@ -97,7 +98,7 @@ class SummarySaverHook : public SessionRunHook {
 
  private:
   std::int64_t save_steps_;
-  std::optional<EventFileWriter> events_;  // event file; opened by the chief for the first value
+  std::optional<EventFileWriter> events_;  // opened by the chief when it writes the first value
 };
 
 /// Logs the loss and the step every `every_n_steps` steps, like RunConfig::log_step_count_steps.
@@ -113,11 +114,11 @@ class LoggingHook : public SessionRunHook {
   TimePoint logged_;
 };
 
-/// Purpose for which a model function is called. tf.estimator.ModeKeys.
+/// Purpose for which a model function is called. Corresponds to tf.estimator.ModeKeys.
 enum class EstimatorMode { kTrain, kEval, kPredict };
 
 /// Result of a model function for a batch; values that the mode does not need may be omitted.
-/// tf.estimator.EstimatorSpec.
+/// Corresponds to tf.estimator.EstimatorSpec.
 struct EstimatorSpec {
   /// For kPredict: predictions of shape [rows, ...].
   Tensor predictions = {};
@@ -132,9 +133,9 @@ struct EstimatorSpec {
 };
 
 /// Function that creates a model (or variables) and calls it. Runs for each batch of each replica,
-/// in the replica, on any thread. Every call gets the variables that the first call created. So all
-/// calls must create the same variables in the same order in every mode, and must not keep
-/// variables after they return. `labels` is undefined if the data has no labels.
+/// in the replica, on any thread. Every call gets the variables that the first call created. All
+/// calls must therefore create the same variables in the same order in every mode, and must not
+/// keep variables after they return. `labels` is undefined if the data has no labels.
 using ModelFn =
     std::function<EstimatorSpec(const Tensor& features, const Tensor& labels, EstimatorMode mode)>;
 
@@ -155,7 +156,8 @@ class InputFn {
   std::function<Dataset(const InputContext&)> function_;
 };
 
-/// tf.estimator.RunConfig. A step interval of 0 disables its hook.
+/// Options for Estimator. A step interval of 0 disables its hook. Corresponds to
+/// tf.estimator.RunConfig.
 struct RunConfig {
   /// Path of the folder for checkpoints and TensorBoard events; must be set.
   std::string model_dir;
@@ -174,9 +176,9 @@ struct RunConfig {
 /// a hook requests it. For infinite data, set steps or max_steps, or use a hook that requests a
 /// stop.
 struct EstimatorTrainOptions {
-  std::optional<std::int64_t> steps = std::nullopt;  // steps of this call
+  std::optional<std::int64_t> steps = std::nullopt;  // number of steps of this call
   std::optional<std::int64_t> max_steps =
-      std::nullopt;  // total steps, including those of earlier runs
+      std::nullopt;  // total number of steps, including earlier runs
   std::vector<std::shared_ptr<SessionRunHook>> hooks = {};
 };
 
@@ -187,10 +189,10 @@ struct EstimatorEvalOptions {
 };
 
 /// Trains, evaluates and predicts with a model function. Each call creates its variables under
-/// train_distribute or eval_distribute, with the values of the newest checkpoint. So a restarted
-/// program continues from that checkpoint, but reads its data from the beginning, as in tf. All
-/// workers must make the same calls. Throws kFailedPrecondition inside a scope or replica. Not
-/// thread-safe. tf.estimator.Estimator.
+/// train_distribute or eval_distribute, with the values of the newest checkpoint. A restarted
+/// program therefore continues from that checkpoint, but reads its data from the beginning, as in
+/// tf. All workers must make the same calls. Throws kFailedPrecondition inside a scope or replica.
+/// Not thread-safe. Corresponds to tf.estimator.Estimator.
 class Estimator {
  public:
   /// `warm_start_from`: a checkpoint, or a folder of checkpoints, with initial weights for the
@@ -205,15 +207,15 @@ class Estimator {
   /// Prepares training by the workers of a cluster; train_distribute must be a coordinated
   /// ParameterServerStrategy. All tasks run the program up to this call: `if (const auto code =
   /// estimator.serve(input_fn)) return *code;`. On workers and servers, serves until the chief is
-  /// done and returns the exit code for this process. On the chief, returns nullopt at once, and
-  /// the chief continues with train_on_workers(). Each worker reads the data of its own `input_fn`.
-  /// Without a cluster, the workers are threads. Throws kInvalidArgument for another strategy,
+  /// done and returns the exit code for this process. On the chief, returns nullopt at once; the
+  /// chief then calls train_on_workers(). Each worker reads the data of its own `input_fn`. Without
+  /// a cluster, the workers are threads. Throws kInvalidArgument for another strategy,
   /// kFailedPrecondition on a second call, and the same errors as ClusterCoordinator.
   std::optional<int> serve(const InputFn& input_fn);
   /// Same as train(), but asynchronous, on the workers that called serve(). Each step of a worker
-  /// counts as one step; if a worker is lost, other workers repeat its steps. Training also ends
-  /// when a worker runs out of data. If a hook requests a stop, the running steps (two per worker)
-  /// are finished first.
+  /// counts as one step; if a worker fails, other workers repeat its steps. Training also ends when
+  /// a worker runs out of data. If a hook requests a stop, the running steps (two per worker) are
+  /// finished first.
   Estimator& train_on_workers(EstimatorTrainOptions options = {});
   /// Returns "global_step", plus "loss" and the metrics averaged over all examples. Also writes the
   /// values to model_dir/eval for TensorBoard, unless save_summary_steps is 0. Throws kNotFound if
@@ -248,13 +250,13 @@ class Estimator {
   std::shared_ptr<Workers> workers_;  // nullptr before serve()
 };
 
-/// Training part of train_and_evaluate(). tf.estimator.TrainSpec.
+/// Options for the training that train_and_evaluate() runs. Corresponds to tf.estimator.TrainSpec.
 struct TrainSpec {
   InputFn input_fn;
   std::int64_t max_steps = 0;
   std::vector<std::shared_ptr<SessionRunHook>> hooks = {};
 };
-/// Options for the evaluation that train_and_evaluate() runs after each checkpoint.
+/// Options for the evaluation that train_and_evaluate() runs after each checkpoint. Corresponds to
 /// tf.estimator.EvalSpec.
 struct EvalSpec {
   InputFn input_fn;
@@ -262,8 +264,8 @@ struct EvalSpec {
 };
 
 /// Trains up to max_steps, evaluates after every save_checkpoints_steps steps and at the end, and
-/// returns the last result. Same as tf.estimator.train_and_evaluate, but evaluates in the processes
-/// that train.
+/// returns the last result. Corresponds to tf.estimator.train_and_evaluate, but evaluates in the
+/// processes that train.
 Logs train_and_evaluate(Estimator& estimator, const TrainSpec& train, const EvalSpec& eval);
 
 }  // namespace tutti

@@ -49,7 +49,7 @@ class Activation : public LayerOf<Activation> {
 };
 
 struct ReluOptions {
-  /// Upper bound of the result; nullopt: none.
+  /// Upper bound of the result; nullopt for no bound.
   std::optional<double> max_value = std::nullopt;
   /// Slope below the threshold, where the result is negative_slope * (x - threshold). At the
   /// threshold the result is 0, as in Keras's code, although Keras's documentation specifies x.
@@ -153,7 +153,7 @@ class PReLU : public LayerOf<PReLU> {
   PReLUOptions options_;
 };
 
-// Keras's spelling of the names above.
+// Keras's spellings of the names above.
 using ReLU = Relu;
 using ELU = Elu;
 using LeakyReLU = LeakyRelu;

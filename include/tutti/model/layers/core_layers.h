@@ -87,7 +87,7 @@ class Embedding : public LayerOf<Embedding> {
   EmbeddingOptions options_;
 };
 
-// The layer of learnt position embeddings.
+// The layer for learnt position embeddings.
 
 struct PositionEmbeddingOptions {
   Initializer embeddings_initializer = "glorot_uniform";
@@ -133,7 +133,8 @@ class Masking : public LayerOf<Masking> {
 // A layer created from a function.
 
 struct LambdaOptions {
-  /// Shape of one example of the result. Default: determined by a call with one row of zeros.
+  /// Shape of one example of the result. Default: determined by calling the function with one row
+  /// of zeros.
   std::optional<Shape> output_shape = std::nullopt;
   std::string name = "";
   std::optional<Shape> input_shape = std::nullopt;

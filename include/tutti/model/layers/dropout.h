@@ -7,7 +7,7 @@
 namespace tutti {
 
 namespace internal {
-/// Applies dropout to x [batch, ..., channels] with one decision per example and channel.
+/// Applies dropout to entire channels of each example of x [batch, ..., channels].
 Tensor drop_channels(const Tensor& x, double rate, const RandomKey& key);
 }  // namespace internal
 
@@ -27,7 +27,7 @@ class Disturbing : public Layer {
 
 /// In training, sets elements to 0 with probability `rate` and multiplies the other elements by 1 /
 /// (1 - rate). The mask depends only on the seed, step, replica, layer, call within the step, and
-/// element, so a repeated step draws the same mask.
+/// element, so repeating a step gives the same mask.
 class Dropout : public LayerOf<Dropout, Disturbing> {
  public:
   /// Throws kInvalidArgument unless rate is in [0, 1).
@@ -38,7 +38,7 @@ class Dropout : public LayerOf<Dropout, Disturbing> {
 };
 
 /// In training, adds normally distributed noise with standard deviation `stddev` to the input. As
-/// with Dropout, a repeated step draws the same random numbers.
+/// with Dropout, repeating a step gives the same noise.
 class GaussianNoise : public LayerOf<GaussianNoise, Disturbing> {
  public:
   explicit GaussianNoise(double stddev, LayerOptions options = {});

@@ -30,8 +30,8 @@ class Initializer {
   /// 0.5].
   Initializer(std::string name, Function function, Json call = {})
       : name_(std::move(name)), call_(std::move(call)), function_(std::move(function)) {}
-  /// Creates an initializer from a distribution, so that a process can generate only the values of
-  /// the rows that it stores.
+  /// Creates an initializer from a distribution, which lets a process generate only the rows that
+  /// it stores.
   Initializer(std::string name, Distribution distribution, Json call = {})
       : name_(std::move(name)), call_(std::move(call)), distribution_(std::move(distribution)) {}
 

@@ -49,8 +49,8 @@ class MaskScope {
   std::unordered_map<std::uint64_t, Tensor> masks_;  // keyed by Tensor::id()
 };
 
-/// Treatment of the first input's mask. kEnds: the mask is dropped, with a warning. kKeeps: it is
-/// also the mask of the result. kOwn: the layer reads and sets masks itself.
+/// Treatment of the first input's mask. kEnds: the mask is dropped, with a warning. kKeeps: the
+/// mask becomes that of the result. kOwn: the layer reads and sets masks itself.
 enum class MaskUse { kEnds, kKeeps, kOwn };
 
 /// Data types of a layer: weights have the type `variable`, and floating-point inputs are cast to
@@ -68,7 +68,7 @@ struct DTypePolicy {
   DType variable = DType::kFloat32;
 };
 
-/// Set and return the policy for layers created later, on all threads (default "float32"). Set it
+/// Set and return the policy for layers created later on any thread (default "float32"). Set it
 /// before creating the model. Corresponds to keras.config.set_dtype_policy.
 void set_dtype_policy(const DTypePolicy& policy);
 DTypePolicy dtype_policy();
@@ -88,10 +88,11 @@ struct JsonForm<Shape> {
 struct CallContext {
   /// True in training: dropout is active, and batch normalisation uses the batch's statistics.
   bool training = false;
-  /// List to which add_loss() appends; if nullptr, losses are dropped. Not shared between threads.
+  /// List to which add_loss() appends losses; if nullptr, they are dropped. Not shared between
+  /// threads.
   std::vector<Tensor>* added_losses = nullptr;
-  /// Cache of the earlier steps that this call continues (key_value_cache.h); nullptr: none. Not
-  /// shared between threads.
+  /// Cache of the earlier steps that this call continues (key_value_cache.h); nullptr if there is
+  /// none. Not shared between threads.
   KeyValueCache* cache = nullptr;
 };
 
@@ -101,7 +102,7 @@ struct LayerOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// Weight of a custom layer, as a data member: `Weight scale_;`, and in build() `scale_ =
+/// Weight of a custom layer, declared as a data member: `Weight scale_;`, and in build() `scale_ =
 /// add_weight("ones", input, {.name = "scale"})`. Copies share one variable, so an assignment
 /// affects all copies of the layer, unlike with a Variable. Default: no variable.
 class Weight {
@@ -120,10 +121,10 @@ class Weight {
   std::shared_ptr<Variable> variable_ = std::make_shared<Variable>();
 };
 
-/// Weights and a function. Custom layers derive from Layer and implement build() and call(). A
-/// layer is a cheap handle: copies share name, weights and sub-layers. Weights are created once,
-/// when a model adds the layer (or by build_for()); after that, calls are thread-safe. Corresponds
-/// to tf.keras.Layer.
+/// Function of tensors, with weights. Custom layers derive from Layer and implement build() and
+/// call(). A layer is a cheap handle: copies share name, weights and sub-layers. Weights are
+/// created once, when a model adds the layer (or by build_for()); after that, calls are
+/// thread-safe. Corresponds to tf.keras.Layer.
 class Layer {
  public:
   virtual ~Layer() = default;
@@ -148,7 +149,8 @@ class Layer {
   /// Returns the shapes of the results without creating weights.
   std::vector<Shape> shapes_for(std::span<const Shape> inputs);
 
-  /// Name, unique in its model: the name in the options, or the type in snake_case ("conv2d_1").
+  /// Name, unique within the model: the name in the options, or else the type in snake_case
+  /// ("conv2d_1").
   const std::string& name() const;
   /// Name of the class ("Conv2D").
   const std::string& type_name() const;
@@ -167,7 +169,7 @@ class Layer {
   /// Data type of the computation: dtype_policy().compute.
   DType dtype() const;
 
-  /// Returns all variables in creation order, including those of sub-layers, each once.
+  /// Returns all variables in creation order, including those of sub-layers, without duplicates.
   std::vector<Variable> variables() const;
   /// Same as variables(), but without non-trainable variables and variables of frozen layers.
   std::vector<Variable> trainable_variables() const;
@@ -190,13 +192,13 @@ class Layer {
   void set_remat(bool remat = true);
   bool is_remat() const;
 
-  /// Returns the regularisation losses [], computed from the current weights.
+  /// Returns the scalar regularisation losses, computed from the current weights.
   std::vector<Tensor> losses() const;
   /// Projects the weights that have constraints. Must be called in cross-replica context after each
   /// update, as Model::fit() does.
   void apply_constraints();
   bool has_constraints() const;
-  /// Returns the metrics that layers have added, each once.
+  /// Returns the metrics that layers have added, without duplicates.
   std::vector<std::shared_ptr<Metric>> metrics() const;
 
   /// Returns a description from which the layer can be recreated (layer_description.h). Throws
@@ -209,14 +211,14 @@ class Layer {
 
   /// State of a layer in addition to its weights and constructor arguments.
   struct Extras {
-    std::int64_t random_number = 0;  // part of this layer's random keys
+    std::int64_t random_number = 0;  // number from which this layer's random keys are derived
     bool frozen = false;
   };
   /// Returns the extras of this layer and of all its sub-layers, in the order in which the
   /// sub-layers were added.
   std::vector<Extras> extras() const;
-  /// Restores the values that extras() returned. Throws kInvalidArgument if the number of layers
-  /// differs.
+  /// Restores the values that extras() returned. Throws kInvalidArgument if their number differs
+  /// from the number of layers.
   void restore_extras(std::span<const Extras> extras);
 
   /// Row for one direct sub-layer in a table of layers.
@@ -261,19 +263,19 @@ class Layer {
   /// call it concurrently.
   virtual Tensor call(const Tensor& input, CallContext context) const = 0;
   /// Same as build() and call(), but for several inputs or results (derive from MultiLayer). The
-  /// defaults throw kInvalidArgument unless there is one input and one result.
+  /// default implementations throw kInvalidArgument unless there is one input and one result.
   virtual std::vector<Shape> build_all(std::span<const Shape> inputs);
   virtual std::vector<Tensor> call_all(std::span<const Tensor> inputs, CallContext context) const;
 
   /// Returns how the layer treats the first input's mask (MaskScope). With kEnds, a layer that
-  /// contains other layers logs no warning, because those layers treat the mask.
+  /// contains other layers logs no warning, because those layers handle the mask.
   virtual MaskUse mask_use() const { return MaskUse::kEnds; }
 
   /// Creates a variable "<layer>/<options.name>" of the type dtype_policy().variable.
   Variable add_weight(const Initializer& initializer, const Shape& shape,
                       VariableOptions options = {}, const Regularizer& regularizer = {},
                       const Constraint& constraint = {});
-  /// Adds the bias `name` if the options (such as Dense's) have use_bias set.
+  /// Adds the bias `name` if use_bias is set in the options (such as Dense's).
   template <class Options>
   void add_bias(const Options& options, const Shape& shape, std::string name = "bias") {
     if (!options.use_bias) return;
@@ -296,13 +298,13 @@ class Layer {
     ((result = add_layer(others, input)), ...);
     return result;
   }
-  /// Marks a model as built, because models create weights in the constructor instead of in
+  /// Marks a model as built. For models, which create weights in the constructor instead of in
   /// build(). If the user named the model, its name becomes a prefix of the names of its weights.
   void set_built(const Shape& input, const Shape& output);
   void set_built(std::vector<Shape> inputs, std::vector<Shape> outputs);
   /// Adds a metric that call() updates and Model::fit reports.
   void add_metric(std::shared_ptr<Metric> metric);
-  /// Adds a loss [] of this call, which is minimised together with the other losses. `loss` is this
+  /// Adds a scalar loss, which is minimised together with the other losses. `loss` is this
   /// replica's value; Model::fit() divides it by the number of replicas.
   static void add_loss(CallContext context, const Tensor& loss);
   void set_output_activation(std::string_view name);

@@ -33,15 +33,15 @@ struct JsonForm<std::shared_ptr<Layer>> {
 
 namespace internal {
 using LayerMaker = CallReader<std::shared_ptr<Layer>>;
-/// Creates the layer that `call` describes, without weights. Throws as Layer::of_description()
-/// does.
+/// Creates the layer that `call` describes, without weights. Throws the errors of
+/// Layer::of_description().
 std::shared_ptr<Layer> made_layer(const Json& call);
 void add_layer_maker(std::string type_name, LayerMaker maker);
 /// Returns the types that made_layer() can create.
 std::vector<std::string> readable_layers();
-/// Returns LayerDescription::call, with options that omit name and input_shape.
+/// Returns LayerDescription::call, with name and input_shape removed from the options.
 Json call_of_layer(const std::string& type_name, const Json::Array& arguments);
-/// Returns the function that creates a layer of type L from its call.
+/// Returns the function that creates a layer of type L from its constructor call.
 template <class L, class... Arguments>
 LayerMaker layer_maker() {
   return reads_call<Arguments...>([](Arguments... arguments) -> std::shared_ptr<Layer> {

@@ -23,8 +23,8 @@ struct GraphNode;
 }  // namespace internal
 
 /// Value in a graph: an Input, or the result of calling a layer on a SymbolicTensor, as in `auto x
-/// = Input{{784}}; auto y = Dense(10)(x);`. Such calls compute nothing, and create no weights until
-/// `Functional({x}, {y})` is constructed. A cheap handle. Corresponds to KerasTensor.
+/// = Input{{784}}; auto y = Dense(10)(x);`. Such calls compute nothing; the constructor
+/// `Functional({x}, {y})` creates the weights. A cheap handle. Corresponds to KerasTensor.
 class SymbolicTensor {
  public:
   SymbolicTensor(std::shared_ptr<const internal::GraphNode> node, std::size_t result)
@@ -65,8 +65,7 @@ struct GraphNode {
   std::uint64_t number = 0;   // position in creation order
 };
 
-/// Adds a call to the graph and returns its results. Rethrows errors from the layer's build() for
-/// these shapes.
+/// Adds a call to the graph and returns its results. Throws the errors of the layer's build().
 std::vector<SymbolicTensor> draw_call(std::shared_ptr<Layer> layer,
                                       std::span<const SymbolicTensor> inputs);
 /// Returns the only result. Throws kInvalidArgument, naming the layer, if there are several.

@@ -21,7 +21,7 @@ struct CrossentropyOptions {
   /// True if predictions are logits (e.g. of Dense(10)), false if they are probabilities (after a
   /// softmax or sigmoid). Unlike in Keras, the default is logits, which training should use.
   bool from_logits = true;
-  /// Weight of the uniform distribution in the mixture that replaces each label distribution.
+  /// Weight of the uniform distribution that is mixed into each label distribution.
   double label_smoothing = 0.0;
 };
 /// Options for losses::huber().
@@ -34,17 +34,17 @@ struct HuberOptions {
 struct FocalOptions {
   bool from_logits = true;
   double label_smoothing = 0.0;
-  /// Losses are multiplied by (1 - probability of the label)^gamma.
+  /// Exponent of the factor (1 - probability of the label)^gamma that multiplies each loss.
   double gamma = 2.0;
   /// Weight of label 1; label 0 has the weight 1 - alpha. In the categorical loss, every class has
   /// the weight alpha.
   double alpha = 0.25;
-  /// If true, the binary loss weights labels by alpha; the categorical loss always does.
+  /// If true, the binary loss is weighted by alpha; the categorical loss always is.
   bool apply_class_balancing = false;
 };
 
 /// Each function takes labels and predictions and returns one loss per example, [batch]; axes after
-/// the first are averaged. There may be 0 examples. Differentiable with respect to predictions.
+/// the first are averaged. Batches may have 0 rows. Differentiable with respect to predictions.
 /// Labels are cast to the predictions' type; shapes [batch] and [batch, 1] are compatible. If the
 /// shapes are incompatible, throws kInvalidArgument, naming the function, the caller's line and
 /// both shapes.
@@ -122,14 +122,15 @@ class Loss {
 
   /// Returns one loss per example, [batch]. If predictions [batch, steps, ...] have a mask
   /// (MaskScope), an example's loss is the mean over its unmasked steps, or 0 if there are none.
-  /// `sample_weight` is a factor: [], [batch] or, for predictions with steps, [batch, steps].
+  /// `sample_weight` is a factor of shape [], [batch] or, for predictions with steps, [batch,
+  /// steps].
   Tensor per_example(const Operand& labels, const Operand& predictions,
                      const Tensor& sample_weight = {}) const;
 
   /// Returns the reduced losses. kNone: [batch]; kSum: their sum []; kAuto and kSumOverBatchSize:
   /// the sum of losses times weights, divided by the number of examples, []; 0 without examples. In
-  /// a step with several replicas, kAuto and kSumOverBatchSize throw kInvalidArgument, because the
-  /// number of this replica's examples is the wrong divisor; use compute_average_loss().
+  /// a step on several replicas, kAuto and kSumOverBatchSize throw kInvalidArgument, because this
+  /// replica's number of examples would be the wrong divisor; use compute_average_loss().
   /// Model::fit() supports all reductions except kNone.
   Tensor operator()(const Operand& labels, const Operand& predictions,
                     const Tensor& sample_weight = {}) const;
@@ -154,7 +155,7 @@ class Loss {
   using PlainFunction = Tensor (*)(const Operand& labels, const Operand& predictions);
   Loss(std::string name, Function per_example, LossReduction reduction,
        std::optional<PredictionKind> kind, Json call);
-  /// The loss has the name of the first entry with this function in the table of losses.
+  /// The name of the loss is that of the first entry with this function in the table of losses.
   Loss(PlainFunction per_example, LossReduction reduction);
 
  private:
@@ -245,16 +246,16 @@ struct AverageLossOptions {
   /// and a warning is logged once, if replicas have different numbers of rows, e.g. in a smaller
   /// last batch; in that case, pass batch.global_rows().
   std::optional<std::int64_t> global_batch_size = std::nullopt;
-  /// Factor applied to the losses: [], [batch], or the shape of the losses.
+  /// Factor for the losses, of shape [], [batch], or that of the losses.
   Tensor sample_weight = {};
 };
 
-/// Returns sum(per_example_loss * sample_weight) / global_batch_size, []; 0 if global_batch_size is
-/// 0. The sum over replicas is the mean over the global batch. per_example_loss: [batch, ...], of a
-/// floating-point type; only the first dimension counts as examples, so average over pixels before
-/// the call. Throws kInvalidArgument for a scalar, a negative size or weights of an incompatible
-/// shape; kFailedPrecondition in the cross-replica context. Corresponds to
-/// tf.nn.compute_average_loss.
+/// Returns the scalar sum(per_example_loss * sample_weight) / global_batch_size; 0 if
+/// global_batch_size is 0. The sum over replicas is the mean over the global batch.
+/// per_example_loss: [batch, ...], of a floating-point type; only the first dimension counts as
+/// examples, so average over pixels before the call. Throws kInvalidArgument for a scalar, a
+/// negative size or weights of an incompatible shape; kFailedPrecondition in the cross-replica
+/// context. Corresponds to tf.nn.compute_average_loss.
 Tensor compute_average_loss(const Tensor& per_example_loss, AverageLossOptions options = {});
 
 template <std::integral Int>
@@ -267,9 +268,9 @@ Tensor compute_average_loss(const Tensor& per_example_loss, Int global_batch_siz
 template <std::floating_point Float>
 Tensor compute_average_loss(const Tensor& per_example_loss, Float global_batch_size) = delete;
 
-/// Returns sum(losses) / number of replicas, []. Regularisation losses depend only on the weights,
-/// so the sum of the results over replicas counts them once. Throws kFailedPrecondition in the
-/// cross-replica context. Corresponds to tf.nn.scale_regularization_loss.
+/// Returns the scalar sum(losses) / number of replicas. Regularisation losses depend only on the
+/// weights, so the sum of the results over replicas counts them once. Throws kFailedPrecondition in
+/// the cross-replica context. Corresponds to tf.nn.scale_regularization_loss.
 Tensor scale_regularization_loss(std::span<const Tensor> losses);
 Tensor scale_regularization_loss(const Tensor& losses);
 

@@ -94,7 +94,7 @@ class Concatenate : public LayerOf<Concatenate, MultiLayer> {
 struct DotOptions {
   /// Axes of the first and of the second input that are summed over; axis 0 is the batch.
   std::pair<int, int> axes = {-1, -1};
-  /// If true, first scales the vectors along these axes to length 1, so that results are cosines.
+  /// If true, first scales the vectors along these axes to length 1; the results are then cosines.
   bool normalize = false;
   std::string name = "";
 };

@@ -26,8 +26,8 @@ class Metric {
   const std::string& name() const { return name_; }
   /// Direction for callbacks that monitor this metric (MonitorMode::kAuto).
   MetricDirection direction() const { return direction_; }
-  /// Returns the value over all replicas, float64 []; 0 before the first update. Collective inside
-  /// run().
+  /// Returns the value over all replicas as a float64 scalar; 0 before the first update. Collective
+  /// inside run().
   virtual Tensor result() const = 0;
   /// Sets the variables to 0. Outside run(), does so on all replicas.
   void reset_state();
@@ -50,7 +50,7 @@ class Metric {
   }
   /// Creates a float64 variable of the given shape, initially 0.
   Variable add_sum(const std::string& name, const Shape& shape = {});
-  /// Returns the sum over replicas of a variable created by add_sum().
+  /// Returns the sum, over replicas, of a variable that add_sum() created.
   static Tensor total(const Variable& sum);
   /// Adds the variables of `part`, a metric that this metric contains, to this metric's variables.
   void adopt(const Metric& part);
@@ -92,9 +92,9 @@ class Sum final : public Metric {
 // Metrics that compare predictions with labels: the interface, and metrics that are the mean of a
 // function.
 
-/// Metric of labels and predictions, for Model::compile(). For a custom metric, derive from
-/// PredictionMetric: create sums with add_sum() in the constructor, add to them in update(), and
-/// read their totals over all replicas with total() in result().
+/// Metric that compares predictions with labels, for Model::compile(). For a custom metric, derive
+/// from PredictionMetric: create sums with add_sum() in the constructor, add to them in update(),
+/// and read their totals over all replicas with total() in result().
 class PredictionMetric : public Metric {
  public:
   /// Adds a batch. labels and predictions are [batch, ...] with 0 or more rows. sample_weight:
@@ -140,7 +140,8 @@ struct PlainPairs {
   std::vector<double> predictions;
   std::vector<double> weights;
 };
-/// Converts the tensors; labels get the shape of predictions. Throws as same_shape_labels() does.
+/// Converts the tensors; labels get the shape of predictions. Throws the errors of
+/// same_shape_labels().
 PlainPairs plain_pairs(const Tensor& labels, const Tensor& predictions, const Tensor& sample_weight,
                        std::string_view who);
 

@@ -44,23 +44,23 @@ class MetricSpec {
   /// kUnimplemented for a metric created from a function.
   Json to_json() const;
   static MetricSpec from_json(const Json& json);
-  /// Creates the metric. "accuracy" creates the kind of accuracy that suits `loss` or, if several
-  /// kinds do, the shapes. If `loss` takes logits, AUC and metrics with a threshold are adapted
-  /// when created by name: for a categorical loss, they apply a softmax to predictions; for a
-  /// binary loss, AUC applies a sigmoid, and the threshold is 0 instead of 0.5.
+  /// Creates the metric. "accuracy" creates the kind of accuracy that suits `loss`; if several
+  /// kinds do, the shapes decide. If `loss` takes logits, AUC and metrics with a threshold are
+  /// adapted when created by name: for a categorical loss, they apply a softmax to predictions; for
+  /// a binary loss, AUC applies a sigmoid, and the threshold is 0 instead of 0.5.
   std::shared_ptr<PredictionMetric> make(const Loss& loss) const;
 
  private:
   std::string name_;
-  std::function<Json()> call_;  // empty if the metric is given by name, or its call is unknown
+  std::function<Json()> call_;  // empty if given by name, or if the constructor call is unknown
   Maker make_;                  // empty if the metric is given by name
 };
 
 namespace internal {
 using MetricMaker = CallReader<MetricSpec::Maker>;
 void add_metric_maker(std::string type_name, MetricMaker maker);
-/// Returns the function that reads the call of a metric of type M. The metric itself is created
-/// later, because its variables belong to the scope of a strategy.
+/// Returns the function that reads the constructor call of a metric of type M. The metric itself is
+/// created later, because its variables belong to the scope of a strategy.
 template <class M, class... Arguments>
 MetricMaker metric_maker() {
   return reads_call<Arguments...>([](Arguments... arguments) -> MetricSpec::Maker {

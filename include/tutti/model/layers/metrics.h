@@ -57,8 +57,8 @@ class RootMeanSquaredError : public PredictionMetric {
  private:
   Mean squares_;
 };
-/// Fraction of rows of predictions [batch, classes] whose k largest values include the value of the
-/// label's class. Labels are one-hot.
+/// Fraction of rows of predictions [batch, classes] in which the label's class is among the k
+/// largest values. Labels are one-hot.
 class TopKCategoricalAccuracy : public MeanPredictionMetric {
  public:
   explicit TopKCategoricalAccuracy(int k = 5, std::string name = "top_k_categorical_accuracy");
@@ -72,12 +72,12 @@ class SparseTopKCategoricalAccuracy : public MeanPredictionMetric {
 
 namespace internal {
 /// Returns a function that computes one value per example, [batch]. It applies Keras's rule for
-/// "accuracy" with losses that do not determine it: predictions of one value are binary, labels
-/// with the predictions' shape are one-hot, and other labels are class numbers.
+/// "accuracy" with losses that do not determine the kind of accuracy: predictions with one value
+/// are binary, labels with the predictions' shape are one-hot, and other labels are class numbers.
 MeanPredictionMetric::Function hits_by_shape();
 }  // namespace internal
 
-// Metrics that count correct and wrong decisions.
+// Metrics based on true and false positives and negatives.
 
 /// Options that determine which predictions are positive.
 struct ConfusionOptions {
@@ -90,8 +90,8 @@ struct ConfusionOptions {
   std::string name = "";
 };
 
-/// Base class of metrics computed from weighted counts of decisions. Labels are 0 or 1, and have
-/// the shape of the predictions.
+/// Base class of metrics computed from weighted counts of true and false positives and negatives.
+/// Labels are 0 or 1, and have the shape of the predictions.
 class ConfusionMetric : public PredictionMetric {
  public:
   Tensor result() const override;
@@ -147,7 +147,7 @@ class FalseNegatives : public ConfusionMetric {
   explicit FalseNegatives(ConfusionOptions options = {});
 };
 
-/// Method of averaging the classes' scores. kMicro: one score from the counts of all classes.
+/// Method of averaging the scores of classes. kMicro: one score from the counts of all classes.
 /// kMacro: unweighted mean over classes. kWeighted: mean weighted by the number of labels in each
 /// class.
 enum class ScoreAverage { kMicro, kMacro, kWeighted };
@@ -184,7 +184,7 @@ class F1Score : public PredictionMetric {
 };
 
 struct MeanIoUOptions {
-  /// Label of pixels that are ignored.
+  /// Label of the pixels to ignore.
   std::optional<std::int64_t> ignore_class = std::nullopt;
   std::string name = "mean_io_u";
 };
@@ -237,8 +237,9 @@ class Auc : public PredictionMetric {
  private:
   AucOptions options_;
   std::vector<double> thresholds_;
-  Variable positives_;  // [2, thresholds]: predictions above the threshold, for labels 1 and 0
-  Variable labels_;     // [2]: counts of labels equal to 1 and to 0
+  /// [2, thresholds]: counts of predictions above the threshold, for labels 1 and 0.
+  Variable positives_;
+  Variable labels_;  // [2]: counts of labels equal to 1 and to 0
 };
 
 }  // namespace tutti

@@ -51,12 +51,12 @@ struct MultiHeadAttentionOptions {
   /// shares one key head and one value head (grouped-query attention; 1: multi-query attention).
   /// Default: num_heads.
   std::optional<std::int64_t> num_key_value_heads = std::nullopt;
-  /// Rotates queries and keys as RotaryEmbedding with this max_wavelength does (10000 is usual).
-  /// key_dim must be even. Default: no rotation.
+  /// max_wavelength of the rotary embedding of queries and keys; usually 10000. key_dim must be
+  /// even. Default: no rotation.
   std::optional<double> rotary_max_wavelength = std::nullopt;
   /// Number of features of a head's values; default: key_dim.
   std::optional<std::int64_t> value_dim = std::nullopt;
-  /// Number of output features; default: as many as the query has.
+  /// Number of output features; default: that of the query.
   std::optional<std::int64_t> output_dim = std::nullopt;
   /// Dropout rate of the attention weights, in training.
   double dropout = 0.0;
@@ -102,12 +102,12 @@ class MultiHeadAttention : public LayerOf<MultiHeadAttention, MultiLayer> {
   std::int64_t num_key_value_heads() const {
     return options_.num_key_value_heads.value_or(num_heads_);
   }
-  /// Applies the rotary position embedding to `heads`, according to their steps, if the options
-  /// request it.
+  /// Applies the rotary position embedding, if the options request it, to `heads`, whose first step
+  /// is `first_step`.
   Tensor positioned(const Tensor& heads, std::int64_t first_step) const;
-  /// Returns a bool tensor, true where masks other than the causal mask let a query attend to a
-  /// value. The tensor broadcasts to [batch, heads, query steps, value steps]; it is undefined if
-  /// these masks exclude nothing.
+  /// Returns a bool tensor that is true where masks other than the causal mask allow a query to
+  /// attend to a value. The tensor broadcasts to [batch, heads, query steps, value steps]; it is
+  /// undefined if these masks exclude nothing.
   Tensor seen_by(std::span<const Tensor> inputs) const;
   /// Returns the weighted sums of values for each query: [batch, heads, query steps, value_dim].
   Tensor attend(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& seen,

@@ -30,9 +30,9 @@ struct BatchNormalizationOptions {
 /// moving * momentum + batch * (1 - momentum), biased variance); inference uses the moving
 /// averages. Variables: gamma, beta; moving_mean, moving_variance (ON_READ, MEAN). Each replica has
 /// its own moving averages. Reading them outside replicas returns their mean weighted by each
-/// replica's number of updates, so a replica that never had rows does not count. Model::evaluate()
-/// and predict() use that mean on every replica; in a custom loop, open an AggregateOnReadScope
-/// around the call. A batch without rows gives an empty result and does not change the averages.
+/// replica's number of updates, so a replica that never had rows is ignored. Model::evaluate() and
+/// predict() use that mean on every replica; in a custom loop, open an AggregateOnReadScope around
+/// the call. A batch without rows gives an empty result and does not change the averages.
 ///
 /// The training call updates the averages, so tf's separate UPDATE_OPS are not needed. If the layer
 /// is not frozen and was never updated in this process, a warning is logged once when a tape
@@ -86,7 +86,7 @@ struct LayerNormalizationOptions {
 };
 
 /// Layer that computes gamma * (x - mean) / sqrt(variance + epsilon) + beta, with the mean and the
-/// (biased) variance over the given axes; gamma and beta have the dimensions of these axes.
+/// (biased) variance over the given axes; gamma and beta have the shape of these axes.
 class LayerNormalization : public LayerOf<LayerNormalization> {
  public:
   explicit LayerNormalization(LayerNormalizationOptions options = {});
@@ -113,9 +113,9 @@ struct GroupNormalizationOptions {
 };
 
 /// Normalises groups of channels of [batch, ..., channels]: an example's channels are divided into
-/// `groups` groups of equal size (-1: each channel is a group), each of which is normalised over
-/// all its elements. gamma and beta are [channels]. Throws kInvalidArgument if `groups` does not
-/// divide the number of channels.
+/// `groups` groups of equal size (-1: one per channel), and each group is normalised over all its
+/// elements. gamma and beta are [channels]. Throws kInvalidArgument if `groups` does not divide the
+/// number of channels.
 class GroupNormalization : public LayerOf<GroupNormalization> {
  public:
   explicit GroupNormalization(std::int64_t groups = 32, GroupNormalizationOptions options = {});
@@ -141,8 +141,7 @@ struct RMSNormalizationOptions {
 };
 
 /// RMSNorm: scale * x / sqrt(mean of x^2 + epsilon), with the mean over the given axes; scale has
-/// the dimensions of these axes. Unlike LayerNormalization, it does not subtract the mean or add
-/// beta.
+/// the shape of these axes. Unlike LayerNormalization, it does not subtract the mean or add beta.
 class RMSNormalization : public LayerOf<RMSNormalization> {
  public:
   explicit RMSNormalization(RMSNormalizationOptions options = {});

@@ -61,14 +61,15 @@ class RandomFlip : public LayerOf<RandomFlip> {
 };
 
 struct RandomColourOptions {
-  /// Values of black and white, to which results are clipped; {0, 1} after Rescaling(1.0 / 255).
+  /// Values of black and white pixels; results are clipped to this range. Use {0, 1} after
+  /// Rescaling(1.0 / 255).
   std::array<double, 2> value_range = {0.0, 255.0};
   std::string name = "";
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// Base class of RandomBrightness and RandomContrast. In training, changes each image by a
-/// separately drawn random number, and clips the result to value_range.
+/// Base class of RandomBrightness and RandomContrast. In training, changes each image by its own
+/// random number, and clips the result to value_range.
 class RandomColour : public Layer {
  protected:
   /// Throws kInvalidArgument, naming `who`, for a factor outside [0, 1] or an empty range.

@@ -35,7 +35,7 @@ struct RecurrentOptions {
   /// If true, returns the results of all steps, [batch, steps, units], instead of the last step's
   /// result, [batch, units].
   bool return_sequences = false;
-  /// If true, results include the states after the last step. Only apply() can return such results.
+  /// If true, results include the states after the last step; call apply() to get them.
   bool return_state = false;
   /// If true, sets the result of a masked step to 0 instead of the previous step's result.
   bool zero_output_for_mask = false;
@@ -54,8 +54,8 @@ struct RecurrentOptions {
 /// states, each [batch, units]; the options select the results. Weights: "<type>_cell/kernel"
 /// [features, gates * units], "<type>_cell/recurrent_kernel" [units, gates * units] and
 /// "<type>_cell/bias" [gates * units]. With 0 steps, the result is the initial state (default: 0).
-/// A masked step (MaskScope) keeps the states, and its result is the previous result, or zeros with
-/// .zero_output_for_mask.
+/// A masked step (MaskScope) leaves the states unchanged; its result is the previous result, or
+/// zeros with .zero_output_for_mask.
 class Recurrent : public MultiLayer {
  public:
   const RecurrentOptions& options() const { return options_; }
@@ -71,8 +71,8 @@ class Recurrent : public MultiLayer {
   std::vector<Tensor> call_all(std::span<const Tensor> inputs, CallContext context) const override;
   MaskUse mask_use() const override { return MaskUse::kOwn; }
 
-  /// Returns the next states, the first of which is the step's result. x [batch, gates * units] is
-  /// the input times the kernel, plus the bias.
+  /// Returns the next states; the first is the step's result. x [batch, gates * units] is the input
+  /// times the kernel, plus the bias.
   virtual std::vector<Tensor> step(const Tensor& x, const std::vector<Tensor>& states) const = 0;
   virtual Shape bias_shape() const { return {gates_ * units_}; }
   virtual Initializer bias_initializer() const { return options_.bias_initializer; }
@@ -132,7 +132,7 @@ class GRU : public LayerOf<GRU, Recurrent> {
   Tensor input_bias() const override;
 };
 
-// Recurrent layers applied in both time directions.
+// A recurrent layer applied in both directions.
 
 struct BidirectionalOptions {
   /// "concat", "sum", "mul" or "ave".
@@ -168,7 +168,7 @@ class Bidirectional : public LayerOf<Bidirectional> {
 
 // A layer applied to every step of a sequence.
 
-/// Applies a layer to each step as if steps were rows of a batch: [batch, steps, ...] -> [batch,
+/// Applies a layer to each step, treating steps as rows of a batch: [batch, steps, ...] -> [batch,
 /// steps, ...].
 class TimeDistributed : public LayerOf<TimeDistributed> {
  public:

@@ -36,7 +36,7 @@ class WeightFunction {
 
 // Penalties on weights.
 
-/// Differentiable penalty [] on a weight; empty by default. A value type.
+/// Differentiable scalar penalty on a weight; empty by default. A value type.
 class Regularizer : public WeightFunction {
  public:
   using WeightFunction::WeightFunction;
@@ -75,7 +75,7 @@ class Constraint : public WeightFunction {
 
 namespace constraints {
 
-/// One axis, or several axes over which a common norm is computed.
+/// Axes over which one norm is computed.
 struct NormAxes {
   NormAxes(int axis) : axes{axis} {}
   NormAxes(std::initializer_list<int> several) : axes(several) {}
@@ -94,7 +94,8 @@ struct MaxNormOptions {
 struct MinMaxNormOptions {
   double min_value = 0.0;
   double max_value = 1.0;
-  /// Fraction of the deviation from the allowed norm that one update corrects; 1: all of it.
+  /// Fraction of the deviation from the allowed norm that one update corrects; 1 corrects all of
+  /// it.
   double rate = 1.0;
   NormAxes axis = 0;
 };

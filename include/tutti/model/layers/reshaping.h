@@ -70,7 +70,7 @@ struct Margins2D {
   Margins2D(std::int64_t rows, std::int64_t columns) : Margins2D(rows, rows, columns, columns) {}
   Margins2D(std::int64_t above, std::int64_t below, std::int64_t before, std::int64_t after)
       : top(above), bottom(below), left(before), right(after) {}
-  /// Returns [top, bottom, left, right].
+  /// Returns the JSON array [top, bottom, left, right].
   Json to_json() const { return Json::Array{top, bottom, left, right}; }
   static Margins2D from_json(const Json& json);
 
@@ -84,7 +84,7 @@ struct Margins2D {
 struct Margins1D {
   Margins1D(int both) : Margins1D(both, both) {}
   Margins1D(std::int64_t before, std::int64_t after) : left(before), right(after) {}
-  /// Returns [left, right].
+  /// Returns the JSON array [left, right].
   Json to_json() const { return Json::Array{left, right}; }
   static Margins1D from_json(const Json& json);
 

@@ -11,12 +11,12 @@
 
 namespace tutti {
 
-/// A height and a width: `3` is square, `{1, 3}` is not.
+/// Height and width: `3` stands for 3 x 3, and `{1, 3}` for height 1 and width 3.
 struct Size2D {
   Size2D(int side) : height(side), width(side) {}
   Size2D(std::int64_t side) : height(side), width(side) {}
   Size2D(std::int64_t rows, std::int64_t columns) : height(rows), width(columns) {}
-  /// Returns [height, width].
+  /// Returns the JSON array [height, width].
   Json to_json() const { return Json::Array{height, width}; }
   static Size2D from_json(const Json& json);
 

@@ -11,10 +11,10 @@
 
 namespace tutti {
 
-// A feed-forward layer with a gate.
+// The gated feed-forward layer.
 
 struct SwiGLUOptions {
-  /// Number of features of the result; default: as many as the input has.
+  /// Number of features of the result; default: that of the input.
   std::optional<std::int64_t> output_dim = std::nullopt;
   bool use_bias = false;
   Initializer kernel_initializer = "glorot_uniform";

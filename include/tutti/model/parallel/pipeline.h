@@ -15,7 +15,7 @@
 
 namespace tutti {
 
-// Order in which a stage works on micro-batches.
+// Order in which a stage processes micro-batches.
 
 /// Order of a stage's work. kAllForwardFirst (GPipe): the forward passes of all micro-batches, then
 /// all backward passes; simple, but each stage stores the activations of all micro-batches.
@@ -35,7 +35,7 @@ struct PipelineTask {
 };
 
 /// Returns the tasks of stage `stage` of `num_stages`: one forward and one backward pass of each
-/// micro-batch. Throws kInvalidArgument for numbers out of range.
+/// micro-batch. Throws kInvalidArgument if an argument is out of range.
 std::vector<PipelineTask> pipeline_schedule(PipelineOrder order, int stage, int num_stages,
                                             int num_micro_batches);
 
@@ -43,14 +43,14 @@ struct PipelineOptions {
   /// Number of micro-batches that a batch is split into, along its rows.
   int micro_batches = 4;
   PipelineOrder order = PipelineOrder::kAllForwardFirst;
-  /// Time that a stage waits for another stage before it throws kDeadlineExceeded, naming both
-  /// stages.
+  /// Maximum time for which a stage waits for another stage; after that, it throws
+  /// kDeadlineExceeded, naming both stages.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
 };
 
 /// Result of one batch.
 struct PipelineResult {
-  /// Mean loss [] over the batch's rows plus the regularisation losses, on the last device.
+  /// Mean loss over the batch's rows plus the regularisation losses, a scalar on the last device.
   Tensor loss;
   /// Gradients in the order of the model's trainable_variables(), each on its variable's device.
   std::vector<Gradient> gradients;
@@ -58,9 +58,9 @@ struct PipelineResult {
   std::vector<Transfer> transfers;
 };
 
-/// Runs a StagedSequential with a thread per stage: while stage 1 works on micro-batch 0, stage 0
-/// continues with micro-batch 1. Gradients are added in micro-batch order, so results do not depend
-/// on timing and are bit-identical to those of one device that runs the micro-batches one after
+/// Runs a StagedSequential with a thread per stage: while stage 1 processes micro-batch 0, stage 0
+/// processes micro-batch 1. Gradients are added in micro-batch order, so results do not depend on
+/// timing and are bit-identical to those of one device that runs the micro-batches one after
 /// another. Layers treat a micro-batch as a batch, so batch normalisation computes its statistics
 /// per micro-batch (as in GPipe). Not thread-safe.
 class Pipeline {

@@ -19,13 +19,13 @@ struct StageOptions {
   /// Devices, one per stage, in stage order. A device may occur several times.
   DeviceList devices = {};
   /// Index of the first layer of each stage except stage 0, ascending: with {2}, stage 0 has layers
-  /// 0 and 1, and stage 1 has layers 2, 3, .... Empty: equal numbers of layers; if the layers do
-  /// not divide evenly, earlier stages have one more layer.
+  /// 0 and 1, and stage 1 has layers 2, 3, .... If empty, all stages have the same number of
+  /// layers; any extra layers go to the earlier stages.
   std::vector<std::size_t> cuts = {};
   std::string name = "";
 };
 
-/// Sequential whose stages, i.e. groups of consecutive layers, have their weights on different
+/// Sequential split into stages, i.e. groups of consecutive layers with their weights on different
 /// devices. Weights have the same names and initial values as in a Sequential of the same layers. A
 /// call runs the stages one after the other, and moves each result to the device of the next stage.
 /// The final result is moved to the input's device, so losses, metrics, fit, evaluate and predict

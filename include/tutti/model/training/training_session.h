@@ -26,9 +26,9 @@ namespace internal {
 class StopSignals;
 }  // namespace internal
 
-/// Record of a run: counts steps, and stores their losses if requested; without losses, its size
-/// does not depend on the number of steps. Part of a checkpoint, so a resumed run reports the same
-/// values as an uninterrupted run. Not thread-safe.
+/// Record of a run: counts steps, and stores their losses if requested; if they are not stored, its
+/// size does not depend on the number of steps. Part of a checkpoint, so a resumed run reports the
+/// same values as an uninterrupted run. Not thread-safe.
 class TrainingRecord {
  public:
   explicit TrainingRecord(bool keeps_losses = false, Clock& clock = Clock::system());
@@ -60,18 +60,18 @@ class TrainingRecord {
 
 struct TrainingSessionOptions {
   std::int64_t epochs = 1;
-  std::int64_t steps = 0;  // maximum number of steps; 0: no limit, so the data must be finite
-  /// Folder for log.jsonl and TensorBoard's events; empty: none.
+  std::int64_t steps = 0;  // maximum number of steps; 0 for no limit, which requires finite data
+  /// Folder for log.jsonl and TensorBoard's events; if empty, none are written.
   std::string log_dir = "";
-  /// Folder for checkpoints; empty: none. A checkpoint is written after each epoch, after the last
-  /// step, and after SIGINT or SIGTERM, which end the run after the current step.
+  /// Folder for checkpoints; if empty, none are written. A checkpoint is written after each epoch,
+  /// after the last step, and after SIGINT or SIGTERM, which end the run after the current step.
   std::string checkpoint_dir = "";
   /// Resumes from the latest checkpoint; throws kNotFound if there is none.
   bool resume = false;
   /// Time between a signal and the shutdown of this machine. If > 0, the session saves at once and
-  /// continues training. It saves again and ends before the shutdown, early enough for two steps of
-  /// the longest duration so far and for two saves of the first save's duration. A second signal
-  /// ends the session after the current step. Corresponds to tf's TerminationConfig(grace_period).
+  /// continues training. It saves again and ends before the shutdown, with a margin of twice the
+  /// longest step so far and twice the first save. A second signal ends the session after the
+  /// current step. Corresponds to tf's TerminationConfig(grace_period).
   Duration grace_period = Duration::zero();
   /// Called with the number of steps, on all workers, when a signal requires a save; replaces the
   /// checkpoint. Does not need a checkpoint_dir. Corresponds to save_fn of tf's TerminationConfig.
@@ -99,7 +99,7 @@ struct TrainingSessionOptions {
 ///     });
 ///     return session.finish();
 ///
-/// Works under any strategy; all workers must make the same calls. With a checkpoint_dir or
+/// Supports every strategy; all workers must make the same calls. With a checkpoint_dir or
 /// save_on_signal, it handles SIGINT and SIGTERM. Only one session may exist at a time. Not
 /// thread-safe.
 class TrainingSession {
@@ -117,15 +117,15 @@ class TrainingSession {
   /// `loop` again.
   void train(const std::function<void()>& loop);
 
-  /// Begins an epoch, or the rest of a resumed epoch; returns false if all epochs are done.
+  /// Begins or resumes an epoch; returns false if all epochs are done.
   bool begin_epoch();
   /// Records a finished step; returns false if the run should end here.
   bool step(float loss, std::int64_t examples);
   /// Displays and stores the evaluation result at the end of the epoch, and saves a checkpoint.
   void end_epoch(const std::string& metric, double value);
-  /// Prints the result and waits for the last checkpoint. Returns the exit code: 0; 75 if the run
-  /// ended because of a stop request; 1 if the checkpoint for that stop request could not be
-  /// written.
+  /// Prints the result and waits for the last checkpoint. Returns the exit code: 75 if the run
+  /// ended because of a stop request, 1 if the checkpoint for that request could not be written,
+  /// else 0.
   int finish();
 
   const TrainingRecord& record() const { return record_; }
@@ -164,7 +164,7 @@ class TrainingSession {
   Duration longest_step_ = Duration::zero();
   Duration save_duration_ = Duration::zero();  // duration of the first save after a signal
   std::optional<TimePoint> noticed_;           // time at which this worker first saw a signal
-  std::optional<TimePoint> grace_ends_;        // nullopt until all workers know of a signal
+  std::optional<TimePoint> grace_ends_;        // nullopt before the grace period
   bool stopped_on_request_ = false;
   std::string last_metric_;
   std::shared_ptr<internal::StopSignals> stop_signals_;  // null if the session handles no signals

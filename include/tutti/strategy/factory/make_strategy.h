@@ -14,35 +14,35 @@
 
 namespace tutti {
 
-/// Options for choosing a strategy at run time, the same for every strategy. Options that the
-/// chosen strategy does not use cause one logged warning but no error, because a program that swaps
-/// strategies may set them. All strategies except parameter_server refuse an update_mode other than
-/// "sync".
+/// Name and options of a strategy chosen at run time; one struct for all strategies. Options that
+/// the chosen strategy does not use cause one logged warning but no error, because a program that
+/// swaps strategies may set them. All strategies except parameter_server reject an update_mode
+/// other than "sync".
 struct StrategySpec {
   std::string strategy = "mirrored";  // one of strategy_names()
   std::string devices = "";           // "cpu:0-1", "gpu:0", "xla:0"; empty: default_devices()
   std::int64_t replicas = 0;          // 0: one replica per device
-  /// Algorithm that sums gradients; empty: canonical, or the strategy's preference on GPUs.
+  /// Algorithm that sums gradients. If empty, "canonical" or, on GPUs, the strategy's preference.
   std::string cross_device_ops = "";
   std::string plugin_options = "";    // options of cross_device_ops: "k=0.01,name=value"
   std::int64_t bytes_per_pack = 0;    // 0: automatic
-  std::string compression = "none";   // none, bfloat16 or float16
-  std::string non_finite = "ignore";  // ignore, error or skip
+  std::string compression = "none";   // "none", "bfloat16" or "float16"
+  std::string non_finite = "ignore";  // "ignore", "error" or "skip"
   /// Transport between workers: auto, shm or tcp.
   std::string transport = "auto";
   // Used by fully_sharded only:
-  std::int64_t stage = 3;  // ZeRO stage. 1: shards slots; 2: also gradients; 3: also parameters
+  std::int64_t stage = 3;  // ZeRO stage: 1 shards slots, 2 also gradients, 3 also parameters
   std::int64_t min_shard_bytes = 64 << 10;  // smaller variables are mirrored
   // Used by mesh only:
-  /// Sizes of the axes, as "data=2,model=4"; empty: one axis, "data", over all devices. An axis
-  /// "model" shards layers as transformer_tensor_parallel() does; an axis "sequence" shards
-  /// sequences.
+  /// Sizes of the axes, as "data=2,model=4"; empty: one axis, "data", over all devices. If there is
+  /// an axis "model", transformer_tensor_parallel() shards the layers over it; an axis "sequence"
+  /// shards sequences.
   std::string mesh = "";
   std::string blocks = "";  // value of MeshOptions::blocks, such as "data=4,model=4"
   // Used by parameter_server only:
-  std::string update_mode = "sync";        // sync, async or sync_replicas
+  std::string update_mode = "sync";        // "sync", "async" or "sync_replicas"
   std::int64_t replicas_to_aggregate = 0;  // used by sync_replicas only; 0: all workers
-  std::int64_t parameter_servers = 1;      // servers in this process if there is no cluster
+  std::int64_t parameter_servers = 1;  // number of servers in this process if there is no cluster
 };
 
 /// Returns "one_device", "mirrored", "central_storage", "fully_sharded", "multi_worker_mirrored",

@@ -31,34 +31,34 @@ enum class ShardingRule {
 /// Options for reading a dataset, splitting it and passing it to replicas. Corresponds to
 /// tf.distribute.InputOptions.
 struct InputOptions {
-  /// Number of global batches that a separate thread reads and splits ahead; 0: the caller's thread
-  /// reads. (tf's experimental_per_replica_buffer_size counts per-replica batches.)
+  /// Number of global batches that a separate thread reads and splits ahead; if 0, the caller's
+  /// thread reads. (tf's experimental_per_replica_buffer_size counts per-replica batches.)
   int prefetch = 2;
   /// Neither `sharding_rule` nor `auto_shard_policy` affects datasets created by a function.
   ShardingRule sharding_rule = ShardingRule::kCanonical;
   /// Setting a policy selects kTensorFlow. The default policy of kTensorFlow is AUTO.
   std::optional<AutoShardPolicy> auto_shard_policy = std::nullopt;
-  /// true: each replica's slice is copied to its device when it is yielded. false: the slice stays
+  /// If true, each replica's slice is copied to its device when it is yielded. If false, it stays
   /// in host memory, and operations in the step copy the tensors that they use. Corresponds to tf's
   /// experimental_fetch_to_device.
   bool fetch_to_device = true;
-  /// true: throws kUnimplemented, because datasets are read on the host. Corresponds to tf's
-  /// experimental_place_dataset_on_device.
+  /// If true, distribute_dataset() throws kUnimplemented, because datasets are read on the host.
+  /// Corresponds to tf's experimental_place_dataset_on_device.
   bool place_dataset_on_device = false;
 };
 
-/// Conversion of a dataset's elements to the replicas' batches. kSplit: each element is a global
-/// batch, which is split. kWhole: consecutive elements are passed unsplit to consecutive replicas
-/// (as in tf's distribute_datasets_from_function).
+/// Assignment of a dataset's elements to replicas. kSplit: each element is a global batch, which is
+/// split. kWhole: consecutive elements are passed unsplit to consecutive replicas (as in tf's
+/// distribute_datasets_from_function).
 enum class InputCut { kSplit, kWhole };
 
-/// Row count that a worker reports when it has no rows left; see InputPlan::rows_of_workers.
+/// Row count reported by a worker that has no rows left; see InputPlan::rows_of_workers.
 inline constexpr std::int64_t kNoMoreRows = -1;
 
 /// A strategy's description of its replicas.
 struct InputPlan {
   std::vector<Device> replica_devices = {};  // devices of this worker's replicas
-  std::vector<double> weights = {};          // weights of all workers' replicas; empty: equal
+  std::vector<double> weights = {};          // weights of all workers' replicas; empty if equal
   InputCut cut = InputCut::kSplit;
   InputOptions options = {};
 
@@ -71,7 +71,7 @@ struct InputPlan {
   /// run out) to all workers. Returns the numbers of all workers in worker order; blocks until all
   /// workers have called it. begin() and ++ call it on the caller's thread once per step, including
   /// the last step, which has no rows. Required if several workers each read their own part, either
-  /// by tf's rule or from datasets created by a function. A worker whose part has ended gets empty
+  /// by tf's rule or from datasets created by a function. A worker whose data has ended gets empty
   /// batches until no worker has rows.
   std::function<std::vector<std::int64_t>(std::int64_t rows)> rows_of_workers = {};
   /// Called with each global batch from which this worker takes its rows; all workers must read
@@ -106,7 +106,7 @@ struct ValueContext {
 std::vector<std::int64_t> replica_rows(std::int64_t rows, int num_replicas);
 
 /// Same as replica_rows(), but the counts are proportional to `weights`, rounded by the largest
-/// remainder method. The lower index wins a tie.
+/// remainder method. Ties go to the lower index.
 std::vector<std::int64_t> weighted_replica_rows(std::int64_t rows, std::span<const double> weights);
 
 /// Returns tf's batch_sizes: num_workers * replicas_per_worker sizes that sum to the global batch

@@ -17,7 +17,7 @@ namespace tutti::torch::internal {
 /// Memory of one replica's values. Reductions over all replicas read it without a copy.
 class ReplicaMemory : public FlatMemory {
  public:
-  /// Allocates the memory. Call it after the last add().
+  /// Allocates the memory. Must be called after the last add().
   void allocate() {
     flat_ = MutableTensor(Shape{static_cast<std::int64_t>(count())}, all().dtype, Device{});
     const auto owner = std::make_shared<MutableTensor>(flat_);
@@ -33,8 +33,8 @@ class ReplicaMemory : public FlatMemory {
   MutableTensor flat_;
 };
 
-/// Gradients of one replica's parameters, as views of one buffer per type. After the gradients, the
-/// buffer has one flag per parameter: 1 if this replica has a gradient. The sum of a flag over
+/// Gradients of one replica's parameters, as views of one buffer per type. The gradients are
+/// followed by one flag per parameter: 1 if this replica has a gradient. The sum of a flag over
 /// replicas is 0 if no replica used the parameter.
 class ReplicaGradients {
  public:
@@ -58,7 +58,7 @@ class ReplicaGradients {
   struct Group {
     std::vector<::torch::Tensor> parameters, views;
     ReplicaMemory memory = {};
-    ::torch::Tensor is_used = {};  // [parameters.size()]
+    ::torch::Tensor is_used = {};  // one flag per parameter
   };
 
   void add(const std::vector<::torch::Tensor>& parameters) {

@@ -81,7 +81,7 @@ class Replicated {
     return module()->forward(std::forward<Inputs>(inputs)...);
   }
 
-  /// Return this replica's module as `make` returned it, or a pointer for calls such as
+  /// Return this replica's module, as returned by `make` or as a pointer for calls such as
   /// parameters(), train() and eval().
   Module& module() { return modules_[internal::local_replica(strategy_, "Replicated")]; }
   auto* operator->() { return &*module(); }
@@ -183,8 +183,8 @@ class ReplicatedOptimizer {
   void zero_grad() { (*this)->zero_grad(); }
 
   /// Returns this replica's optimizer; outside run(), that of this process's first replica. Use it
-  /// for learning rates, states, and a step() with gradients that are already reduced (e.g.
-  /// clipped).
+  /// for learning rates, states, and a step() with gradients that have already been reduced (and
+  /// e.g. clipped).
   Optimizer* operator->() {
     return optimizers_[internal::local_replica(strategy_, "ReplicatedOptimizer")].get();
   }

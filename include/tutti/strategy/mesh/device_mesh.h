@@ -13,7 +13,7 @@
 
 namespace tutti {
 
-/// Named axis of a mesh, with its number of positions.
+/// Named axis of a mesh, with its size.
 struct MeshAxis {
   std::string name;
   int size = 1;
@@ -60,8 +60,8 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 };
 
-/// Layouts of variables by name. A key is a name, or a regular expression that is searched for in
-/// names; variables that no key matches are not sharded. Corresponds to
+/// Layouts of variables, keyed by name. A key is a name, or a regular expression that is searched
+/// for in names; variables that no key matches are not sharded. Corresponds to
 /// keras.distribution.LayoutMap.
 class LayoutMap {
  public:

@@ -46,8 +46,8 @@ struct MeshOptions {
   /// gathered when it is read, and its gradient is reduce-scattered (ZeRO stage 3). A variable
   /// without such a dimension is replicated over these axes.
   std::vector<std::string> storage_axes = {};
-  /// true: values gathered over `storage_axes` are released after the forward pass and gathered
-  /// again for the backward pass. false: they are kept until the backward pass. As in
+  /// If true, values gathered over `storage_axes` are released after the forward pass and gathered
+  /// again for the backward pass; if false, they are kept until the backward pass. Same as in
   /// FullyShardedOptions.
   bool reshard_after_forward = true;
   /// Number of blocks along each axis; one thread computes each block. Meshes with the same blocks
@@ -95,7 +95,7 @@ struct MeshReport {
   /// allocator padding.
   struct Memory {
     std::uint64_t variables = 0;
-    std::uint64_t slots = 0;        // slots of the optimizer
+    std::uint64_t slots = 0;        // optimizer slots
     std::uint64_t gradients = 0;    // the gradients that the optimizer applies
     std::uint64_t activations = 0;  // activations and other tensors of the step, at the peak
     /// Returns the sum of the members.
@@ -138,8 +138,8 @@ class MeshStrategy final : public Strategy {
   /// compression and non-finite policies.
   explicit MeshStrategy(MeshOptions options);
   /// Divides the positions among the cluster's chief and workers. All workers make the same calls.
-  /// Throws as MultiWorkerMirroredStrategy does, and kInvalidArgument if the positions of a worker
-  /// do not form a block of the mesh.
+  /// Throws the same errors as MultiWorkerMirroredStrategy, and kInvalidArgument if the positions
+  /// of a worker do not form a block of the mesh.
   MeshStrategy(const ClusterResolver& resolver, MeshOptions options);
   /// Same as above, for workers that are already connected. Ignores options.cluster.
   MeshStrategy(std::unique_ptr<Communicator> communicator, MeshOptions options);

@@ -1,4 +1,4 @@
-// Slow workers: options for detecting them, and reports.
+// Options for detecting slow workers, and reports about them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,7 +8,7 @@ namespace tutti {
 
 struct StragglerOptions {
   /// The chief logs a warning if the other workers spend at least this fraction of the time waiting
-  /// for one worker. Above 1: no warnings.
+  /// for one worker. A value above 1 disables the warnings.
   double share = 0.4;
   /// Minimum number of steps between two warnings.
   std::int64_t repeat_after_steps = 500;
@@ -17,9 +17,9 @@ struct StragglerOptions {
 /// A worker that is slower than the other workers.
 struct Straggler {
   int worker = 0;
-  double share = 0.0;             // fraction of time that the other workers waited for this one
-  double seconds_per_step = 0.0;  // time that the other workers waited for it, per step
-  std::int64_t step = 0;          // number of gradient sums at the time of the measurement
+  double share = 0.0;             // fraction of the time that the others spent waiting for it
+  double seconds_per_step = 0.0;  // time per step that the others spent waiting for it
+  std::int64_t step = 0;          // number of gradient sums up to the measurement
 };
 
 }  // namespace tutti

@@ -84,16 +84,16 @@ struct ShardPlace {
 class ParameterServerStrategy final : public Strategy {
  public:
   /// Runs everything in this process: `num_servers` servers, and replicas on the local devices.
-  /// Throws kInvalidArgument as MirroredStrategy does, and if num_servers is below 1.
+  /// Throws the same errors as MirroredStrategy, and kInvalidArgument if num_servers is below 1.
   explicit ParameterServerStrategy(ParameterServerOptions options = {});
   /// Joins the cluster; with an empty cluster, same as the constructor above. All tasks run the
   /// same program. Workers train; `local.replicas` is the total number of replicas across all
   /// workers. Tasks of the job "ps", and the chief, run the program up to serve(), in which the
-  /// servers answer requests and the chief waits until the workers are done. With `coordinated`,
+  /// servers process requests and the chief waits until the workers are done. With `coordinated`,
   /// workers and servers run the program up to ClusterCoordinator::serve(), `local.replicas` is the
   /// number on each worker, and the run ends when the chief destroys this object. Throws
   /// kInvalidArgument for a cluster without workers or without servers, and for `coordinated`
-  /// without a chief; also throws as MultiWorkerMirroredStrategy does.
+  /// without a chief; also throws the same errors as MultiWorkerMirroredStrategy.
   explicit ParameterServerStrategy(const ClusterResolver& resolver,
                                    ParameterServerOptions options = {});
   /// Uses workers that `communicator` connects, and servers that all these workers can reach.

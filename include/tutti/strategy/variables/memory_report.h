@@ -1,4 +1,4 @@
-// Bytes of variables on each device, for their current placement and for alternatives.
+// Memory use of variables on each device, for their current placement and for alternatives.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// The GPUs of this process, which are found on the first call and split into logical devices.
+// GPUs of this process, found on first use and split into logical devices.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -56,7 +56,7 @@ struct GpuModule {
   bool is_simulated = false;
   std::vector<std::string> missing;  // CUDA libraries that it needs but that were not found
 };
-/// Returns the module; searches for GPUs first, as logical_gpus() does. Thread-safe.
+/// Returns the module; searches for GPUs first, like logical_gpus(). Thread-safe.
 const GpuModule& gpu_module();
 
 /// Returns the backend of the GPUs; nullptr if there are none.

@@ -36,8 +36,8 @@ Tensor softmax(const Operand& logits);
 Tensor log_softmax(const Operand& logits);
 
 /// Returns the loss of each label: labels [batch, ...] (int32 or int64), logits [batch, ...,
-/// classes] -> [batch, ...]. Throws kInvalidArgument, naming the row and the label, for a label
-/// outside 0 .. classes-1; on GPUs, its loss is NaN instead, and under XLA, 0.
+/// classes] -> [batch, ...]. If a label is outside 0 .. classes-1, throws kInvalidArgument, naming
+/// the row and the label, on CPUs; on GPUs, its loss is NaN, and under XLA, 0.
 Tensor sparse_softmax_cross_entropy(const Operand& labels, const Operand& logits);
 /// Returns the loss of each row: labels [batch, ..., classes] (each row a distribution), logits of
 /// the same shape -> [batch, ...].

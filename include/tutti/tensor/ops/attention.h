@@ -10,7 +10,7 @@
 
 namespace tutti {
 
-/// Options of attention().
+/// Options for attention().
 struct AttentionOptions {
   /// Factor for the products of queries and keys; default: 1 / sqrt(number of features of a key).
   std::optional<double> scale = std::nullopt;
@@ -23,7 +23,8 @@ struct AttentionOptions {
 /// Returns softmax(scale * query * key^T) * value: query [batch, heads, steps, features], key
 /// [batch, shared, value steps, features], value [batch, shared, value steps, length] -> [batch,
 /// heads, steps, length]. `shared`, the number of key and value heads, must divide `heads`: groups
-/// of consecutive query heads share a key and a value. Without value steps, the result is 0.
+/// of consecutive query heads share a key and a value. If there are no value steps, the result is
+/// 0.
 ///
 /// On CPUs and GPUs, this is one operation that processes the keys block by block. Besides its
 /// result, it stores one number per query, so the forward and backward passes use O(steps)

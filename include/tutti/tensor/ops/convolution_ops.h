@@ -93,7 +93,7 @@ Tensor average_pool2d(const Operand& x, Pool2dOptions options = {});
 Tensor global_average_pool2d(const Operand& x);
 Tensor global_max_pool2d(const Operand& x);
 
-/// Return the gradients of pooling. `attributes`: attributes of the forward call.
+/// Return the gradients of pooling. `attributes` are those of the forward call.
 Tensor max_pool2d_grad(const Operand& x, const Operand& dy, const Pool2dAttributes& attributes);
 Tensor average_pool2d_grad(const Operand& dy, const Shape& input_shape,
                            const Pool2dAttributes& attributes);
@@ -108,8 +108,8 @@ struct UpsampleOptions {
 };
 
 /// Enlarges x [batch, height, width, channels] -> [batch, height * factor_h, width * factor_w,
-/// channels]. kBilinear has pixel centres at half-integers and repeats the border, as
-/// tf.image.resize and Keras's UpSampling2D do.
+/// channels]. kBilinear has pixel centres at half-integers and repeats the border, like
+/// tf.image.resize and Keras's UpSampling2D.
 Tensor upsample2d(const Operand& x, UpsampleOptions options = {});
 /// Returns the gradient of upsample2d(), of shape `input_shape`. Adds each pixel of dy, times the
 /// weights of the interpolation, to the pixels from which it was interpolated. Differentiable.

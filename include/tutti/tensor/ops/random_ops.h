@@ -33,8 +33,8 @@ Tensor truncated_normal(const Shape& shape, const RandomKey& key = next_random_k
 namespace internal {
 struct Nothing {};
 }  // namespace internal
-/// Type of `{}` passed as a key. The overloads below then use next_random_key(), like calls without
-/// the argument. `RandomKey{}`, however, is a key.
+/// Type of `{}` in place of a key. The overloads below then use next_random_key(), as if the
+/// argument were omitted. `RandomKey{}`, however, is a key.
 using NoRandomKey = std::initializer_list<internal::Nothing>;
 /// Same as random_uniform() with next_random_key().
 inline Tensor random_uniform(const Shape& shape, NoRandomKey, double low = 0.0, double high = 1.0,

@@ -1,4 +1,4 @@
-// Reductions over axes; cumulative sums, largest elements and sorting along one axis.
+// Reductions over axes; cumulative sums and products, top_k and sorting along one axis.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,17 +14,18 @@ namespace tutti {
 /// Axes to reduce; empty: all. Negative axes count from the end.
 struct ReduceOptions {
   std::vector<int> axes = {};
-  /// True: reduced axes are kept, with length 1. False: they are removed.
+  /// If true, reduced axes are kept, with length 1; otherwise, they are removed.
   bool keep_dims = false;
 };
 
-/// Returns the sum, added in a fixed order that depends only on the shape. Without elements, the
-/// sum is 0, the product 1 and the mean NaN, as in TensorFlow; the maximum is -infinity or the
-/// lowest integer, and the minimum is +infinity or the highest integer.
+/// Returns the sum, added in a fixed order that depends only on the shape. If there are no
+/// elements, the sum is 0, the product 1 and the mean NaN, as in TensorFlow; the maximum is
+/// -infinity or the lowest integer, and the minimum is +infinity or the highest integer.
 Tensor reduce_sum(const Operand& x, ReduceOptions options = {});
 /// Returns the mean. Floating-point types only.
 Tensor reduce_mean(const Operand& x, ReduceOptions options = {});
-/// Return the maximum, the minimum and the product. Results without elements: see reduce_sum().
+/// Return the maximum, the minimum and the product. For their values over no elements, see
+/// reduce_sum().
 Tensor reduce_max(const Operand& x, ReduceOptions options = {});
 Tensor reduce_min(const Operand& x, ReduceOptions options = {});
 Tensor reduce_product(const Operand& x, ReduceOptions options = {});
@@ -67,7 +68,7 @@ Tensor argmin(const Operand& x, int axis = -1);
 /// `shape` were broadcast to x's shape. This is the gradient of broadcasting.
 Tensor sum_to_shape(const Operand& x, const Shape& shape);
 
-// Cumulative sums, largest elements and sorting along one axis.
+// Cumulative sums and products, top_k and sorting along one axis.
 
 struct CumulativeSumOptions {
   int axis = 0;

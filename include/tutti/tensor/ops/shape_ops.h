@@ -57,9 +57,9 @@ Tensor broadcast_to(const Operand& x, const Shape& shape);
 Tensor one_hot(const Operand& indices, std::int64_t depth, DType dtype = DType::kFloat32,
                double on = 1.0, double off = 0.0);
 /// Returns the rows of params [rows, ...] at indices (int32 or int64, any shape). The result has
-/// the shape indices.shape + params.shape[1:]. Throws kInvalidArgument, naming the index, if an
-/// index is out of range; on GPUs, returns a row of zeros for it instead, and under XLA, the first
-/// or last row. The gradient with respect to params is IndexedSlices. Corresponds to
+/// the shape indices.shape + params.shape[1:]. If an index is out of range, throws
+/// kInvalidArgument, naming the index, on CPUs; on GPUs, its row is zero, and under XLA, it is the
+/// first or last row. The gradient with respect to params is IndexedSlices. Corresponds to
 /// tf.nn.embedding_lookup.
 Tensor gather(const Operand& params, const Operand& indices);
 /// Adds the rows of values [n, ...], in this order, to a zero tensor of `dense_shape`, at the rows
@@ -104,9 +104,9 @@ Tensor tril(const Operand& x, std::int64_t k = 0);
 Tensor triu(const Operand& x, std::int64_t k = 0);
 /// Repeats x multiples[i] times along axis i. Corresponds to tf.tile.
 Tensor tile(const Operand& x, const std::vector<std::int64_t>& multiples);
-/// Repeats each element `count` times in a row along `axis`, like tf.repeat with one number.
+/// Repeats each element `count` times in succession along `axis`, like tf.repeat with a scalar.
 Tensor repeat(const Operand& x, std::int64_t count, int axis);
-/// Joins tensors of one shape along a new axis. Corresponds to tf.stack.
+/// Joins tensors of equal shape along a new axis. Corresponds to tf.stack.
 Tensor stack(std::span<const Tensor> values, int axis = 0,
              SourceLocation where = SourceLocation::current());
 inline Tensor stack(std::initializer_list<Tensor> values, int axis = 0,
@@ -117,8 +117,8 @@ inline Tensor stack(std::initializer_list<Tensor> values, int axis = 0,
 /// tf.unstack.
 std::vector<Tensor> unstack(const Operand& x, int axis = 0);
 /// Returns the slices of x at `indices` (int32 or int64, any shape) along `axis`; the shape of the
-/// indices replaces that axis. Throws kInvalidArgument for an index out of range; on GPUs, returns
-/// zeros for its slice instead, and under XLA, the first or last slice. Corresponds to tf.gather.
+/// indices replaces that axis. If an index is out of range, throws kInvalidArgument on CPUs; on
+/// GPUs, its slice is zero, and under XLA, it is the first or last slice. Corresponds to tf.gather.
 Tensor gather(const Operand& x, const Operand& indices, int axis);
 
 }  // namespace tutti

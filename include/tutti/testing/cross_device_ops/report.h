@@ -28,7 +28,7 @@ enum class Check {
   kRepeated,       // three calls in a row, the third equal to the first
   kConcurrent,     // several groups at the same time
   kSlices,         // several threads on disjoint ranges (sliceable operations)
-  kHandles,        // several started calls, waited for in a different order
+  kHandles,        // several asynchronous calls, awaited in a different order
   kMismatch,       // the last rank makes a different call; `variant` is a MismatchKind
   kDeadline,       // the last rank makes no call
   kAbort,          // another thread aborts the call
@@ -38,7 +38,7 @@ enum class Check {
 /// Property in which the last rank's call differs from the other ranks' calls in Check::kMismatch.
 enum class MismatchKind { kOperation, kReduceOp, kDType, kCount, kShape, kRoot, kName };
 
-/// Return the name that Case::id() uses.
+/// Returns the name that Case::id() uses.
 std::string_view to_string(GroupShape shape);
 std::string_view to_string(Check check);
 
@@ -71,7 +71,7 @@ struct Plan {
   /// Approximate number of cases; 0: all. The sample has at least one case of each shape, check,
   /// collective, reduction and type. The seed determines the sample and the values.
   std::size_t sample = 0;
-  /// Cases with more elements are omitted. The largest case has 2^20 + 1.
+  /// Cases with more elements are omitted. The largest case has 2^20 + 1 elements.
   std::size_t max_count = std::size_t{1} << 21;
 };
 

@@ -131,13 +131,13 @@ class ClusterCoordinator {
   /// Same as schedule(), but takes the arguments as one list.
   RemoteValue schedule_nest(std::string_view step, Nest arguments);
 
-  /// Waits until every closure has ended. Throws ClosureError as schedule() does, and, at the
-  /// deadline, kDeadlineExceeded, naming the running closures. If a server is lost later, closures
-  /// since the last checkpoint are repeated. `join({.durable = true})` saves a checkpoint that
-  /// contains all closures.
+  /// Waits until every closure has ended. Throws ClosureError like schedule(), and
+  /// kDeadlineExceeded, naming the running closures, at the deadline. If a server is lost later,
+  /// closures since the last checkpoint are repeated. `join({.durable = true})` saves a checkpoint
+  /// that contains all closures.
   void join(JoinClosures options);
   void join(TimePoint deadline = TimePoint::max()) { join({.deadline = deadline}); }
-  /// Returns true if every closure has ended. Throws as join() does.
+  /// Returns true if every closure has ended. Throws the same errors as join().
   bool done();
   /// Waits for all results and returns them in order.
   std::vector<Nest> fetch(std::span<const RemoteValue> values) const;

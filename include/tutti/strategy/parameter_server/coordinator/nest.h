@@ -19,14 +19,14 @@ namespace tutti {
 /// runs it.
 struct PerWorkerHandle {
   std::uint64_t id = 0;        // id of the definition
-  std::uint64_t instance = 0;  // number of the value, unique in the job
+  std::uint64_t instance = 0;  // number of the value, unique within the job
   std::string type = {};
   /// Owner that keeps the values alive; not sent to other processes.
   std::shared_ptr<const void> owner = {};
 };
 
-/// A value that is empty, a tensor, a string, a handle, a list or a map. A number is a tensor
-/// without dimensions. nest_conversion.h converts to and from C++ values. Value type.
+/// A nested value: empty, a tensor, a string, a handle, a list or a map. Numbers are scalar
+/// tensors. nest_conversion.h converts nests to and from C++ values. Value type.
 class Nest {
  public:
   using List = std::vector<Nest>;

@@ -1,4 +1,4 @@
-// Conversions between nests and C++ values: Tensor, numbers, texts, and std containers of these.
+// Conversions between nests and C++ values: Tensor, numbers, strings, and std containers of these.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -88,8 +88,8 @@ auto as_input(const Body& body) {
   }
 }
 
-/// Steps and per-worker values that the program registers during set-up, in the same way on every
-/// task. References to definitions stay valid. Thread-safe.
+/// Registry of the steps and per-worker values that the program defines during set-up, in the same
+/// way on every task. References to definitions stay valid. Thread-safe.
 class StepRegistry {
  public:
   /// Registers a function, or a lambda without auto parameters. Throws kAlreadyExists, naming both
@@ -109,10 +109,11 @@ class StepRegistry {
   /// Returns the definition. Throws kNotFound if no definition has this id.
   ResourceDefinition find_resource(std::uint64_t id) const;
 
-  /// Returns text for comparing tasks: one line per step, ordered by name, then one line per
-  /// resource.
+  /// Returns a list of the definitions, for comparing tasks: one line per step, ordered by name,
+  /// then one line per resource.
   std::string text() const;
-  /// Throws kFailedPrecondition, showing the first line that differs, if the texts differ.
+  /// Throws kFailedPrecondition, showing the first line that differs, if the lists of two tasks
+  /// differ.
   static void require_same(const std::string& own_text, const std::string& own_name,
                            const std::string& other_text, const std::string& other_name);
 

@@ -12,7 +12,7 @@ namespace tutti {
 /// MultiWorkerMirroredStrategy. In the other modes, workers train independently (tf's between-graph
 /// replication): each worker has its own loop and batches, and sends its updates to the servers.
 /// kAsync: no worker waits for another. kSyncReplicas: as in tf's SyncReplicasOptimizer, servers
-/// add up the gradients of a step until the required number has arrived, apply the sum once, and
+/// collect the gradients of a step until the required number has arrived, apply their sum once, and
 /// drop later gradients.
 enum class UpdateMode { kSync, kAsync, kSyncReplicas };
 

@@ -21,8 +21,8 @@ struct ServerOptions {
   std::string job_id = {};
   JobSecret secret = {};
   TlsFiles tls = {};
-  /// If true, the server may listen on an address that other machines can reach even without a
-  /// secret. Use only on isolated networks.
+  /// If true, the server may listen, even without a secret, on an address that other machines can
+  /// reach. Use only on isolated networks.
   bool allow_insecure_network = false;
 };
 

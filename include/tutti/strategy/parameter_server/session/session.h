@@ -22,8 +22,8 @@
 namespace tutti {
 
 struct SessionOptions {
-  /// Timeout for connecting to the target; applied again, separately, to connecting to all other
-  /// tasks of its cluster.
+  /// Timeout for connecting to the target, and separately for connecting to all other tasks of its
+  /// cluster.
   std::chrono::milliseconds connect_timeout = std::chrono::seconds(30);
   /// Timeout for a step, and for fetching a value. Transfers between tasks time out after 3/4 of
   /// this time.
