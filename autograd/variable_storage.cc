@@ -1,5 +1,4 @@
-// Code shared by variables with any placement: options, identity and validation; also local
-// storage.
+// Implements what all variables share (options, identity and validation) and local storage.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/autograd/variable_storage.h"
 

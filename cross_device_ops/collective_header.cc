@@ -32,8 +32,8 @@ std::string_view text_of(std::span<const char> text) {
 
 void require_valid(const CollectiveHeader& h) {
   const auto damaged = [](std::string_view what, auto value) {
-    fail(ErrorCode::kDataLoss, "collective header: expected a header of this version, got ",
-         "an unknown ", what, ": ", value);
+    fail(ErrorCode::kDataLoss, "collective header: unknown ", what, " ", value,
+         "; run the same version of tutti on all ranks");
   };
   if (h.collective > Collective::kBarrier) damaged("collective", static_cast<int>(h.collective));
   const auto op = static_cast<std::uint8_t>(h.op);  // the signed bit-field may be negative

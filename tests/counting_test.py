@@ -49,7 +49,7 @@ class PartsOfAFile(unittest.TestCase):
         self.assertEqual(self.code_of("Skipping", apart=["Skipping", "Failing"])[0], 77)
         self.assertEqual(self.code_of(apart=["Passing", "Skipping", "Failing", "Wanting"])[0], 1)
 
-    def test_every_skipping_file_is_counted(self):
+    def test_files_that_skip_tests_are_counted(self):
         words = ("skip" + "Test(", "skip" + "Unless(", "skip" + "If(", "Skip" + "Test")
         for path in TESTS.rglob("*_test.py"):
             text = path.read_text(encoding="utf-8")

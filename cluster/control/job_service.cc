@@ -540,7 +540,7 @@ JobService::Reactor* JobService::ReportDisconnection(Context* context,
     if (peer == nullptr || peer == &record) {
       fail(ErrorCode::kInvalidArgument, "control: ", who,
            " reported that it lost its connection to ", task.to_string(),
-           ", which is not another member of the job");
+           "; expected the name of another member of the job");
     }
     if (request->last_verdict() > verdicts_.size()) {
       fail(ErrorCode::kInvalidArgument, "control: ", who, " reported last verdict number ",

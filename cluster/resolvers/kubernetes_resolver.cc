@@ -143,10 +143,10 @@ int gpus_in(const JsonPlace& spec) {
 Pod read_pod(const JsonPlace& place) {
   place.object(kAsKubectlPrints);
   const std::optional<JsonPlace> metadata = place.find("metadata"), status = place.find("status");
-  if (!metadata) place.fail("a pod with a member 'metadata'");
+  if (!metadata) place.fail("a pod with the field 'metadata'");
   metadata->object(kAsKubectlPrints);
   Pod pod{.name = text_at(*metadata, "name")};
-  if (pod.name.empty()) metadata->fail("a member 'name'");
+  if (pod.name.empty()) metadata->fail("the field 'name'");
   if (const std::optional<JsonPlace> labels = metadata->find("labels")) {
     for (const Json::Member& member : labels->object(kAsKubectlPrints)) {
       pod.labels[member.first] = labels->member(member).text("a text");

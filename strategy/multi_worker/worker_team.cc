@@ -1,14 +1,13 @@
 // Implements WorkerTeam.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums of gradients: each worker adds its replicas' gradients along the largest subtrees of the
-// canonical tree that its replicas fill completely (*nodes*). If every worker's replicas form one
-// node and all nodes have the same size, one all_reduce over the workers' sums completes the
-// canonical tree. Otherwise, or if replicas' values are sent in 16 bits, worker w receives *slice*
-// w of all nodes' sums (all_to_all) and combines them along the tree. Then the slices are gathered.
-// If each worker needs only its part of the sum, a reduce_scatter replaces the all_reduce in the
-// first case; in the second, the slices are these parts and are not gathered. If the algorithm has
-// no canonical order, each worker's sum is one buffer.
+// Sums of gradients: a *node* is a largest subtree of the canonical tree whose replicas all belong
+// to one worker. Each worker adds the gradients within its nodes. If every worker has one node and
+// all nodes have the same size, one all_reduce of the workers' sums completes the canonical tree.
+// Otherwise, or if values are sent in 16 bits, an all_to_all gives worker w slice w of all nodes'
+// sums, which it adds along the tree, and an all_gather distributes the slices. If each worker
+// needs only its part of the sum, a reduce_scatter replaces the all_reduce, and there is no
+// all_gather. If the algorithm has no canonical order, each worker adds all of its gradients.
 #include "strategy/multi_worker/worker_team.h"
 
 #include <algorithm>

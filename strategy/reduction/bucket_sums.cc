@@ -163,8 +163,8 @@ std::size_t BucketSums::first_number() {
 void BucketSums::write_numbers() {
   numbers_.assign(kDigestBytes + static_cast<std::size_t>(team_->num_workers()), 0.0);
   digest_ = team_->check()->digest();
-  // Bytes are divided by 256, so that their sums are exact (in 16 bits and in any order) and no
-  // larger than the other counters.
+  // A byte divided by 256 is less than 1, and sums of such values are exact, even in 16 bits and in
+  // any order.
   for (std::size_t i = 0; i < kDigestBytes; ++i) {
     numbers_[i] = static_cast<double>((digest_ >> (8 * i)) & 0xff) / 256.0;
   }

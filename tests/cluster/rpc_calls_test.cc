@@ -359,7 +359,7 @@ TEST_F(RpcCalls, ConnectTimeoutNamesServer) {
                "worker 0 did not reach ps 1 (" + address + ") within 0.1 s");
 }
 
-TEST_F(RpcCalls, ErrorNamesUnservedMethod) {
+TEST_F(RpcCalls, ConnectFailsForUnimplementedMethod) {
   Handler handler;
   const auto server = serve(handler);
   EXPECT_ERROR((void)RpcClient::connect(server->target(), RpcMethod::kRun, client_options()),

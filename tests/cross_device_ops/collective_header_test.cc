@@ -136,7 +136,7 @@ TEST(CollectiveHeader, CorruptedBytesAreRefused) {
   for (const std::size_t place : {72u, 73u, 74u, 75u}) {
     bytes = good;
     bytes[place] = std::byte{200};
-    EXPECT_THAT(data_loss_of(bytes), HasSubstr("got an unknown")) << place;
+    EXPECT_THAT(data_loss_of(bytes), HasSubstr("collective header: unknown")) << place;
   }
   bytes = good;
   std::fill(bytes.begin() + 76, bytes.end(), std::byte{'a'});  // unterminated strings

@@ -40,7 +40,7 @@ Trainee trainee_of(const MakeModel& make_model, double learning_rate = 0.05) {
   return {step, {all.begin(), all.end()}};
 }
 
-TEST(XlaNetworks, ConvolutionNetworkMatchesMirrored) {
+TEST(XlaNetworks, ConvolutionalNetworkMatchesMirrored) {
   const auto make = [] {
     return std::make_shared<Sequential>(Input{{8, 8, 3}}, Conv2D(8, 3, {.padding = "same"}),
                                         BatchNormalization(), Activation("relu"), MaxPooling2D(2),

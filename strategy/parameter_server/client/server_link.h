@@ -68,8 +68,8 @@ struct UpdateOrigin {
   std::uint64_t finished_below = 0;
   std::uint64_t run = 0;
 
-  /// Returns true if both origins are the same client, or the same attempt at a closure; their
-  /// replicas may differ.
+  /// Returns true if both updates come from the same client or from the same attempt at a closure;
+  /// their replicas may differ.
   bool is_with(const UpdateOrigin& other) const {
     return stream.kind == other.stream.kind && stream.id == other.stream.id &&
            attempt == other.attempt;

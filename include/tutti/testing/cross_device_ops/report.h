@@ -42,7 +42,7 @@ enum class MismatchKind { kOperation, kReduceOp, kDType, kCount, kShape, kRoot, 
 std::string_view to_string(GroupShape shape);
 std::string_view to_string(Check check);
 
-/// One test of the kit. Its values are random numbers keyed by seed, world and count.
+/// Conformance test. Its values are random numbers keyed by seed, world size and element count.
 struct Case {
   GroupShape shape = GroupShape::kLocal;
   Check check = Check::kValues;
