@@ -60,8 +60,8 @@ std::optional<std::int64_t> earlier_sequence(const std::string& name) {
   return parse_number<std::int64_t>(match[1].str()).value_or(0);
 }
 
-/// Returns true if tutti writes files with this name, other than the index, into a version's
-/// folder, in the current format or the earlier one.
+/// Returns true if tutti writes files with this name into a version's folder, in the current format
+/// or the earlier one. Excludes the committed index.
 bool is_ours(const std::string& name) {
   return is_state_file(name) || is_tensor_file(name) || name == kNewIndexName ||
          name == kEarlierManifestName || earlier_sequence(name).has_value();

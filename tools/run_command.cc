@@ -59,7 +59,8 @@ void check_range(const char* flag, Number value, Number min, Number max) {
 launch::TaskCounts counts_of(const RunFlags& flags) {
   const std::int64_t chiefs = flags.chief ? 1 : 0;
   if (flags.processes < 0 && flags.workers < 0) {
-    fail(ErrorCode::kInvalidArgument, "run: expected -n N or --workers W, got neither; use -n 2");
+    fail(ErrorCode::kInvalidArgument,
+         "run: expected -n N or --workers W, got neither; for example, use -n 2");
   }
   if (flags.processes >= 0) check_range<std::int64_t>("-n", flags.processes, 1, kMaxProcesses);
   if (flags.workers >= 0) check_range<std::int64_t>("--workers", flags.workers, 0, kMaxProcesses);

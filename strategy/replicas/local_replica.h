@@ -116,7 +116,7 @@ class LocalReplicaContext final : public ReplicaContext {
   };
   /// Returns the seconds spent in collectives and gradient exchange so far, including waits.
   double communication_seconds() const { return communication_seconds_; }
-  /// Returns the row count that this replica assumed for all replicas, if any.
+  /// Returns the total number of rows of all replicas that this replica assumed, if any.
   std::optional<std::int64_t> assumed_rows() const { return assumed_rows_; }
   /// Returns the number of rows of the batch that the step received; nullopt if it received none.
   std::optional<std::int64_t> batch_rows() const { return batch_rows_; }

@@ -122,7 +122,8 @@ void ComponentStorage::update(const UpdateRule& rule, std::span<const Variable> 
   for (const Variable& slot : slots) {
     auto* storage = dynamic_cast<ComponentStorage*>(&slot.storage());
     internal::require(storage, "Variable '", name(), "'.update (", rule.name(), "): the slot '",
-                      slot.name(), "' is not a component; call update() on the whole variable");
+                      slot.name(),
+                      "' is not a replica's variable; call update() on the distributed variable");
     slot_components.push_back(&storage->component());
   }
   component().update(slot_components, rule, gradient, scalars);

@@ -421,7 +421,7 @@ TEST(ShardedVersion, OldVersionsAreDeletedWithAllFiles) {
   EXPECT_FALSE(std::filesystem::exists(folder));
 }
 
-TEST(ShardedVersion, DifferentFolderIsReportedByAllWorkersAndLeavesNoFiles) {
+TEST(ShardedVersion, WorkersWithDifferentFoldersFailAndWriteNoFiles) {
   const std::string folder = empty_folder(), other = folder + "_of_2";
   std::filesystem::remove_all(other);
   EXPECT_THAT(save_together(3, folder, 1, 1), Each(""));

@@ -277,7 +277,7 @@ TEST(CommunicatorOnGpus, DifferingCallAfterMatchingCallIsReportedAsMismatch) {
                          HasSubstr("float32 x 1 on a GPU"), HasSubstr("communicator_test.cc:"))));
 }
 
-TEST(CommunicatorOnGpus, WrongDeviceBufferIsReportedOnEveryRank) {
+TEST(CommunicatorOnGpus, BufferOnWrongDeviceIsReportedOnEveryRank) {
   const auto expect = [](const std::vector<std::string>& errors, const std::string& reason) {
     EXPECT_THAT(errors[1], AllOf(HasSubstr("rank 1: all_reduce: "), HasSubstr(reason)));
     EXPECT_THAT(errors[0], AllOf(HasSubstr("collective mismatch (arguments)"), HasSubstr(reason)));

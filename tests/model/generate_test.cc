@@ -66,7 +66,7 @@ TEST(SampleTest, SameKeyRepeatsDrawsAndTiesFavorFirstClasses) {
   EXPECT_EQ(sample(logits.detached_rows(0, 1), {.seed = 1}).to_doubles()[0], all[0]);
 }
 
-TEST(SampleTest, ErrorsStateExpectedValues) {
+TEST(SampleTest, ErrorsContainExpectedValues) {
   const auto refused = [](const Tensor& logits, const SamplingOptions& options) {
     return error_of([&] { (void)sample(logits, {}, options); });
   };
@@ -194,7 +194,7 @@ TEST(GenerateTest, WorksUnderAnyStrategy) {
   }
 }
 
-TEST(GenerateTest, ErrorsStateExpectedValues) {
+TEST(GenerateTest, ErrorsContainExpectedValues) {
   const Counting model;
   EXPECT_INVALID(
       (void)generate(model, Tensor::zeros({1, 2})),

@@ -211,8 +211,8 @@ TEST(InputSharding, EveryShardingPolicyReadsEachExampleOnce) {
   }
 }
 
-/// Returns the steps under the low-level API, in which replicas get undivided batches of a sharded
-/// dataset.
+/// Returns the steps if each replica gets an undivided batch of a sharded dataset, as in the
+/// low-level API.
 std::vector<Steps> whole_batches(const Workers& workers, const Dataset& dataset,
                                  AutoShardPolicy policy) {
   Workers whole = workers;
