@@ -117,9 +117,8 @@ bool WindowCalls::show_offsets(const CollectiveCall& call) {
   std::uint64_t* const offsets = group_.own().offsets(group_.round());
   const auto show_all = [&](const auto& list, std::uint64_t& first, std::uint64_t* all) {
     for (std::size_t i = 0; i < list.size(); ++i) {
-      const auto offset = group_.offset_of(list[i].data, list[i].num_bytes());
-      if (!offset) return false;
-      (i == 0 ? first : all[i]) = *offset;
+      std::uint64_t& offset = i == 0 ? first : all[i];
+      if (!group_.find_offset(list[i].data, list[i].num_bytes(), offset)) return false;
     }
     return true;
   };

@@ -195,10 +195,16 @@ class WindowGroup {
   std::uint64_t round() const { return round_; }
   const WindowLayout& layout() const { return layout_; }
   bool of_threads() const { return of_threads_; }
-  /// Returns the offset at which other ranks access this memory; nullopt if they cannot.
-  std::optional<std::uint64_t> offset_of(const std::byte* data, std::size_t bytes) const {
-    if (of_threads_) return reinterpret_cast<std::uintptr_t>(data);
-    return memory_->offset_of(data, bytes);
+  /// Stores the offset at which other ranks access this memory in `offset`. Returns false if they
+  /// cannot. A std::optional would stall the processor for each buffer of a call.
+  bool find_offset(const std::byte* data, std::size_t bytes, std::uint64_t& offset) const {
+    if (of_threads_) {
+      offset = reinterpret_cast<std::uintptr_t>(data);
+      return true;
+    }
+    const std::optional<std::size_t> found = memory_->offset_of(data, bytes);
+    if (found) offset = *found;
+    return found.has_value();
   }
   /// Returns a member's window. Before all ranks have arrived, only this rank's may be used.
   const Window& window(int member) const { return windows_[static_cast<std::size_t>(member)]; }
