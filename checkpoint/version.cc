@@ -178,7 +178,7 @@ VersionIndex parse_index(std::string_view text, const std::string& source) {
                  index.state_file, "'");
         }
         if (index.sequence < 1 || index.sequence > kMaxSequence) {
-          refuse("expected a sequence from 1 to ", kMaxSequence, ", got ", index.sequence);
+          refuse("expected a sequence number from 1 to ", kMaxSequence, ", got ", index.sequence);
         }
         require_whole(index, source);
         return index;

@@ -59,8 +59,9 @@ class WorkerGroup {
   /// Collective. Waits until all workers have joined, including restarted ones, and reconnects
   /// them. All communicators must have been destroyed. Throws kDeadlineExceeded naming the missing
   /// workers, kUnavailable if another worker is lost meanwhile, and kFailedPrecondition if all
-  /// processes must exit and restart() together: the job has given up on this process, the control
-  /// server has exited, or a restarted worker is in an earlier strategy of the program.
+  /// processes must be restarted together, because the job has given up on this process, the
+  /// control server has exited, or a restarted worker has not yet reached the program's current
+  /// strategy.
   virtual void reconnect(TimePoint deadline);
   /// Connects a restarted worker in a program that never calls reconnect(). In such a program, all
   /// processes end when one worker is lost. Waits until every previously connected worker has

@@ -1,4 +1,5 @@
-// Implements the lower bound: a gRPC stream of raw messages, which are slices of existing memory.
+// Implements the lower bound of the time of a call: a gRPC stream of raw messages, which are slices
+// of existing memory.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Each request is one message that consists of one slice of any length, without checksums. The

@@ -285,7 +285,7 @@ void require_own_processes(const std::vector<Introduction>& all) {
       if (all[s].process != all[r].process) continue;
       fail(ErrorCode::kUnimplemented, "mpi: ranks ", s, " and ", r, " are both MPI process ",
            all[r].process,
-           "; expected a separate process for each rank; use canonical between threads");
+           "; expected a separate process for each rank; use 'canonical' between threads");
     }
   }
 }

@@ -327,8 +327,8 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     }
     close();
     fail(ErrorCode::kDeadlineExceeded, "mpi: rank ", rank_, ": expected all ", size(),
-         " ranks to connect within ", seconds_between(TimePoint(), TimePoint(timeout)), " s, but ",
-         join(missing), " did not join");
+         " ranks to connect within ", seconds_between(TimePoint(), TimePoint(timeout)),
+         " s, but rank ", join(missing), " did not join");
   }
   /// Sends a goodbye to all other ranks.
   void close() noexcept {

@@ -115,8 +115,8 @@ const NamedMetric* find_metric(const std::string& name) {
 [[noreturn]] void fail_unknown(const std::string& name, const Error& loss_error) {
   const auto names = internal::names_of(named_metrics(), &NamedMetric::name);
   throw Error(loss_error.code(),
-              concat("MetricSpec: no metric is named '", name, "'; expected a loss (",
-                     loss_error.message(), ") or one of ", internal::choices(names, name)));
+              concat("MetricSpec: no metric is named '", name, "'; expected a loss or one of ",
+                     internal::choices(names, name), "; as a loss: ", loss_error.message()));
 }
 
 }  // namespace

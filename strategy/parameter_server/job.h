@@ -97,7 +97,7 @@ class ParameterServerJob {
   /// closure ends; the closure's requests to servers fail.
   int serve(CoordinatedStrategy& strategy, const StepRegistry& registry);
   /// Throws kFailedPrecondition, with `what`, if a coordinator's worker or server calls it outside
-  /// closures, because every such task would repeat the change, and again after each restart.
+  /// closures, because each of these tasks would repeat the operation, also after each restart.
   void require_closure_or_chief(const std::string& what) const;
 
  private:

@@ -120,7 +120,8 @@ TEST(Cifar10Network, LogitsMatchDirectComputation) {
   set_random_seed(1);
   VariableStore store;
   const Cifar10Network network(store);
-  // Enlarges the softmax weights and images, so that LRN and the signs of sums affect the logits.
+  // Scales the softmax weights and the pixels up, so that LRN and the signs of sums affect the
+  // logits measurably.
   Variable(store.variables()[8]).assign(store.variables()[8].value() * 40.0f);
   const Tensor images = standardised_images(2, 7) * 3.0f;
   Tower tower("tower_0");

@@ -586,7 +586,7 @@ TEST_F(Disconnections, ProgressReportAfterLeaveIsIgnored) {
   }
 }
 
-TEST_F(Disconnections, JoinsAndLeavesInLargeJobAreBatched) {
+TEST_F(Disconnections, LargeJobBatchesJoinAndLeaveMessages) {
   constexpr int kSize = 24;
   std::vector<std::shared_ptr<ToldLink>> links;
   for (int i = 0; i < kSize; ++i) links.push_back(come(i));

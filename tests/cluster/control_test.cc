@@ -161,7 +161,7 @@ TEST_F(Control, RestartedProcessDoesNotLogEarlierVerdicts) {
   EXPECT_THAT(lines.text(), ::testing::Not(HasSubstr("an old story")));
 }
 
-TEST_F(Control, UnwindingMemberReportsLastError) {
+TEST_F(Control, MemberDestroyedByExceptionReportsLatestError) {
   const std::pair<std::vector<std::string>, std::string> cases[] = {
       {{}, "worker 1: ended by an exception; see its log"},
       {{"it went on after this", "tcp: rank 0 is gone"},

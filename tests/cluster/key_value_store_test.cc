@@ -178,7 +178,7 @@ std::unique_ptr<Met> meet(bool on_one_machine) {
   return met;
 }
 
-TEST(JobRendezvous, FirstTaskHostsServerWithGeneratedSecretOnOneMachine) {
+TEST(JobRendezvous, SingleMachineJobGeneratesSecretForServer) {
   const auto met = meet(true);
   EXPECT_THAT(met->errors, Each(""));
   EXPECT_THAT(met->first_target(), StartsWith("grpc://127.0.0.1:"));

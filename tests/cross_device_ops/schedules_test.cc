@@ -411,7 +411,7 @@ TEST(Schedules, AllToAllExchangesUnevenChunksAndSynchronizes) {
   }
 }
 
-TEST(Schedules, BarrierVerifiesEveryRank) {
+TEST(Schedules, BarrierComparesHeadersOfAllRanks) {
   for (const int size : kWorlds) {
     Symbols symbols;
     const CallShape shape = shape_of(Collective::kBarrier, size, 0);

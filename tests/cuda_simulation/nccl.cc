@@ -70,7 +70,7 @@ struct NcclCall {
     return kNames[static_cast<std::size_t>(kind)];
   }
   bool is_collective() const { return kind != NcclKind::kSend && kind != NcclKind::kReceive; }
-  /// Returns true if the call reads the input (or writes the output) of rank `rank`.
+  /// Returns true if the call reads the input of rank `rank`.
   bool reads(int rank) const {
     return kind != NcclKind::kReceive && (kind != NcclKind::kBroadcast || rank == root);
   }

@@ -320,7 +320,7 @@ TEST(Shuffle, OrderDependsOnSeedAndOptionallyOnEpoch) {
 
 // When a buffer of size b yields the element at position i, it has read elements 0 .. i + b - 1.
 // Therefore, no element is yielded more than b - 1 positions early.
-TEST(Shuffle, SmallBufferMovesElementsForwardByLessThanItsSize) {
+TEST(Shuffle, MovesElementsEarlierByLessThanBufferSize) {
   constexpr std::int64_t kBuffer = 10;
   const Numbers order = scalars_of(Dataset::range(200).shuffle(kBuffer, 1));
   std::int64_t most = 0;

@@ -17,7 +17,7 @@ struct Mistake {
   std::string name;
   std::function<void()> make;
   std::string cause;   // part of the error that names the cause
-  std::string remedy;  // part that names the expectation or the remedy
+  std::string remedy;  // part of the error that says what to do instead
 };
 
 /// Returns ones of shape [rows], or [rows, columns].

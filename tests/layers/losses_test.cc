@@ -300,7 +300,7 @@ TEST(AverageLoss, RegularizationIsDividedByReplicaCount) {
   EXPECT_EQ(scale_regularization_loss(std::vector<Tensor>{}).item(), 0.0f);
 }
 
-TEST(AverageLoss, UsesReplicaCountOfCurrentReplica) {
+TEST(AverageLoss, DividesByReplicaCountOfInnermostScope) {
   EXPECT_EQ(compute_average_loss(Tensor::from<float>({2}, {2, 4})).item(), 3.0f);
   EqualReplicas eight(8), four(4), zero(0);
   ReplicaGroupScope outer(&eight);
@@ -449,8 +449,9 @@ TEST(MetricTest, LossNamesWorkAsMetrics) {
   mse->update_state(Tensor::from<float>({2, 1}, {0, 0}), Tensor::from<float>({2, 1}, {1, 3}));
   mse->update_state(Tensor::from<float>({1, 1}, {0}), Tensor::from<float>({1, 1}, {1}));
   EXPECT_FLOAT_EQ(mse->result().item(), 11.0f / 3);
-  EXPECT_INVALID(MetricSpec spec("accuray"), "no metric is named 'accuray'; expected a loss (",
-                 ") or one of accuracy, ", "; did you mean 'accuracy'?");
+  EXPECT_INVALID(MetricSpec spec("accuray"),
+                 "no metric is named 'accuray'; expected a loss or one of accuracy, ",
+                 "; did you mean 'accuracy'?", "; as a loss: ");
 }
 
 TEST(MetricTest, TopKCountsLabelsAmongTheKLargestPredictions) {

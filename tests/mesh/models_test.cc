@@ -178,7 +178,7 @@ TEST_P(MeshModels, EqualBlocksGiveEqualBitsOnEveryMesh) {
   EXPECT_THAT(hashes, ::testing::Each(hashes.front()));
 }
 
-TEST(MeshSequences, MatchOneDeviceAndAreBitIdenticalForFixedBlocks) {
+TEST(MeshSequences, MatchOneDeviceAndGiveSameBitsOnMeshesWithEqualBlocks) {
   const Case transformer = cases().front();
   OneDeviceStrategy one("cpu:0");
   const Fitted expected = fit(one, transformer);

@@ -174,8 +174,8 @@ class StaticResolver : public ClusterResolver {
 
 /// Union of several resolvers (tf's UnionClusterResolver). The constructor reads them and does not
 /// keep them. Task, environment, protocol and accelerators are those of the first resolver.
-/// Addresses of the same job are concatenated. If the indices of one resolver's job have gaps, all
-/// tasks of that job keep their indices, and a duplicate index throws kAlreadyExists naming both
+/// Addresses of the same job are concatenated. If a job's indices have gaps in any resolver, all
+/// tasks of the job keep their indices, and a duplicate index throws kAlreadyExists naming both
 /// addresses. Throws kInvalidArgument if `resolvers` is empty.
 class UnionResolver : public ClusterResolver {
  public:

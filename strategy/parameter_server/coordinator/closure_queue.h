@@ -146,8 +146,8 @@ class ClosureQueue {
   std::uint64_t num_ended() const;
   /// Returns a copy of the ledger, for checks.
   ClosureLedger ledger() const;
-  /// Returns the watermark: the id of the closure whose number is the ledger's finished_below(). It
-  /// rises whenever finished_below() does.
+  /// Returns the watermark, which holds the ledger's finished_below() as a closure's id. It rises
+  /// whenever finished_below() does.
   const std::shared_ptr<ClosureWatermark>& watermark() const { return watermark_; }
   /// Returns "closure 7 on worker 1 (attempt 2)" for each running closure.
   std::vector<std::string> running() const;

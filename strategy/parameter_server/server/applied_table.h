@@ -33,8 +33,8 @@ class AppliedTable {
   /// arrived before a lower one.
   std::uint64_t num_applied_before(const ChangeIdentity& identity) const;
   /// Records that all changes of the batch have been applied, and raises finished_below() to the
-  /// batch's value. Requires: num_applied_before() has returned, and the stream has not changed
-  /// since.
+  /// value that the batch contains. Requires: num_applied_before() has returned, and the stream has
+  /// not changed since.
   void note_applied(const ChangeIdentity& identity);
 
   /// Records that the client has disconnected. Its streams are kept until kMostEndedClients more

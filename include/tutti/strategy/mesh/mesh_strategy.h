@@ -50,9 +50,9 @@ struct MeshOptions {
   /// again for the backward pass; if false, they are kept until the backward pass. Same as in
   /// FullyShardedOptions.
   bool reshard_after_forward = true;
-  /// Number of blocks along each axis; one thread computes each block. Meshes with the same blocks
-  /// give bit-identical results, provided that their sizes divide the numbers of blocks. Axes that
-  /// are not listed have one block per position.
+  /// Number of blocks along each axis, a multiple of the axis's size. Each block is computed by its
+  /// own thread. Meshes with the same blocks give bit-identical results. Axes that are not listed
+  /// have one block per position.
   std::vector<MeshAxis> blocks = {};
   /// `devices`: one per position of the mesh, in row-major order; empty: cpu:0, cpu:1, ... Workers
   /// get consecutive positions in this order. `replicas` must not be set.
