@@ -198,7 +198,7 @@ class Inflater {
   const std::string& source_;
   const InputLimits& limits_;
   std::size_t stated_bytes_;
-  const bool begins_wrong_;  // true if neither raw nor gzip; errors name its kind
+  const bool begins_wrong_;  // true if neither raw nor gzip; errors then name the data's kind
   std::size_t offset_ = 0;
   std::string buffer_;
   z_stream stream_{};

@@ -549,13 +549,13 @@ TEST_F(Disconnections, ReportsByOrAboutUnknownMembersAreRefused) {
   expect_refused(report(99, 1, 0), ErrorCode::kInvalidArgument,
                  "there is no member with number 99");
   expect_refused(report(a->number, 7, 0), ErrorCode::kInvalidArgument,
-                 "worker 0 reported that it lost its connection to worker 7, which is not another "
-                 "member of the job");
+                 "worker 0 reported that it lost its connection to worker 7; expected the name of "
+                 "another member of the job");
   expect_refused(report(a->number, 0, 0), ErrorCode::kInvalidArgument,
-                 "worker 0 reported that it lost its connection to worker 0, which is not another "
-                 "member of the job");
+                 "worker 0 reported that it lost its connection to worker 0; expected the name of "
+                 "another member of the job");
   expect_refused(report(a->number, 1, before + 1), ErrorCode::kInvalidArgument,
-                 "reports that its last verdict was number 3; expected at most 2");
+                 "worker 0 reported last verdict number 3; expected at most 2");
   EXPECT_EQ(last(), before);
 }
 
@@ -654,8 +654,8 @@ TEST(ControlDisconnections, ReportReachesAllMembersOfRunningServer) {
   EXPECT_EQ(counts, (std::map<VerdictKind, int>{{VerdictKind::kJoined, 3},
                                                 {VerdictKind::kDisconnected, 1}}));
   EXPECT_INVALID(a->report_disconnection({"worker", 7, ""}, 0, "reset by peer"),
-                 "worker 0 reported that it lost its connection to worker 7, which is not another "
-                 "member of the job");
+                 "worker 0 reported that it lost its connection to worker 7; expected the name of "
+                 "another member of the job");
 }
 
 }  // namespace tutti::control_rules_test

@@ -260,7 +260,7 @@ constexpr PlantedStrategyBug kPlantedStrategies[] = {
     {"RunsOneReplicaTwice", "replicas", "got replica 0 of 3 on cpu:0, tensors on cpu:0; replica 0"},
     {"ReportsOneReplicaTooMany", "replicas", "num_replicas_in_sync()"},
     {"ComputesOnFirstDevice", "replicas", "replica 1 of 3 on cpu:1, tensors on cpu:0"},
-    {"ReversesResults", "results", "its own and the common argument"},
+    {"ReversesResults", "results", "its argument + the common argument"},
     {"MergesPerReplica", "merge_call", "calls of the function: expected 1, got 3"},
     {"MergesInReverseOrder", "merge_call", "results in the replicas"},
     {"AllGathersInReverseOrder", "collectives", "all_gather()"},

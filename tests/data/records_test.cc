@@ -77,7 +77,8 @@ TEST(CsvReader, RefusesMisplacedQuotesAndContinues) {
   internal::CsvRecord record;
   ASSERT_TRUE(reader.next(record));
   EXPECT_EQ(record.line(), 1);
-  EXPECT_ERROR(reader.next(record), kDataLoss, "here:3: field 1", "within", "write the field");
+  EXPECT_ERROR(reader.next(record), kDataLoss, "here:3: field 1", "inside a field",
+               "write the field");
   EXPECT_ERROR(reader.next(record), kDataLoss, "here:4: field 1", "after a quoted field",
                "got byte 104");
   ASSERT_TRUE(reader.next(record));

@@ -94,7 +94,7 @@ class Examples(MetricsTestCase):
         result = run("one_weird_trick", "--steps", "10")
         replicas, batch, features, hidden, classes = 4, 128, 1024, 512, 4
         weights = (features + 1) * hidden + (hidden + 1) * classes
-        self.assertIn(f"summed by data parallelism: {2 * 4 * (replicas - 1) * weights} bytes", result.stdout)
+        self.assertIn(f"would exchange {2 * 4 * (replicas - 1) * weights} bytes of dense gradients", result.stdout)
         rows = re.findall(r"^(.*?) +(\d+) +[\d.]+ +(\d+) +(\d+)  ([\d.]+)$", result.stdout, re.MULTILINE)
         moved = 2 * 4 * (replicas - 1) * batch * (features + classes)
         self.assertEqual([row[:4] for row in rows],
@@ -271,7 +271,7 @@ class Examples(MetricsTestCase):
     def test_model_parallel_trains_model_too_large_for_one_device(self):
         result = run("model_parallel", "--steps", "5")
         self.assertRegex(result.stdout, r"data parallel +refused: .*cpu:[01]: no memory for \d+ bytes; \d+ in use, "
-                                        r"\d+ cached, limit 5734400; try a smaller batch, or parts of the model")
+                                        r"\d+ cached, limit 5734400; try a smaller batch, or place parts of the model")
         rows = {line[:18].strip(): line[18:].split() for line in result.stdout.splitlines()}
         for way in ("split by layers", "cut within layers"):
             self.assertAlmostEqual(float(rows[way][0]), float(rows["one device"][0]), delta=1e-4)
@@ -303,7 +303,7 @@ class Examples(MetricsTestCase):
                 *line, *asynchronous,
                 ("estimator", [], 2, "--checkpoint-dir: expected a folder for the model's checkpoints, got none"),
                 ("gpt/gpt", [], 1, "expected --text to train on, or --load"), ("gpt/gpt", ["--text", "/nowhere"], 1, "cannot read /nowhere"),
-                ("gpt/gpt", ["--text", LICENSE, "--context", "100000"], 1, "are too few for rows of 100000")):
+                ("gpt/gpt", ["--text", LICENSE, "--context", "100000"], 1, "--text: expected more than 100000 tokens")):
             with self.subTest(program, flags=flags):
                 self.assertIn(said, run(program, *flags, code=code).stderr)
 

@@ -239,7 +239,7 @@ TEST(TpuStrategy, RejectsValueOfFailedStep) {
             ErrorCode::kUnimplemented);
   const Error error = error_of([&] { (void)kept.to_doubles(); });
   EXPECT_EQ(error.code(), ErrorCode::kFailedPrecondition);
-  EXPECT_NE(error.message().find("got one that failed"), std::string::npos) << error.message();
+  EXPECT_NE(error.message().find("because its step failed"), std::string::npos) << error.message();
 }
 
 TEST(TpuStrategy, EarlierReadsKeepTheirValuesAndStepsSeeHostWrites) {

@@ -102,7 +102,7 @@ TEST(ClosureLedger, FirstFailureCancelsQueueAndIsRaisedWhenIdle) {
   book.fail(1, "first");
   EXPECT_EQ(book.ledger.num_queued(), 0u);
   EXPECT_EQ(book.state(4), State::kCancelled);
-  expect_error(ErrorCode::kFailedPrecondition, {"not raised yet"}, [&] { book.schedule(1); });
+  expect_error(ErrorCode::kFailedPrecondition, {"not been raised yet"}, [&] { book.schedule(1); });
   expect_error(ErrorCode::kFailedPrecondition, {"still run"},
                [&] { (void)book.ledger.raise_failures(); });
   book.put_back(2, Kind::kInterrupted);  // cancelled instead of retried, because closure 1 failed

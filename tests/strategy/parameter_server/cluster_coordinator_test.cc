@@ -238,7 +238,7 @@ TEST_F(CoordinatorTest, FailedResourceFailsOnlyClosuresUsingIt) {
     const RemoteValue value = coordinator_.schedule("use", broken);
     expect_closure_error(ErrorOrigin::kInput, ErrorCode::kInternal, "no such device",
                          [&] { coordinator_.join(); });
-    expect_closure_error(ErrorOrigin::kInput, ErrorCode::kInternal, "could not be made",
+    expect_closure_error(ErrorOrigin::kInput, ErrorCode::kInternal, "could not be created",
                          [&] { value.fetch<int>(); });
   }
   coordinator_.schedule("count");

@@ -394,7 +394,7 @@ TEST(OperationColumns, InconsistentRepliesAreRejected) {
   refused(answers("\1\2\3", 2, 2, 3), "only 2 versions");
   refused(answers("\1\2\3", 2, 3, 4), "4 numbers of steps; expected 3");
   const std::size_t many = internal::kMostOperations + 1;
-  refused(answers(std::string(many, '\0'), 0, many, many), "65537 answers");
+  refused(answers(std::string(many, '\0'), 0, many, many), "answers, got 65537");
 }
 
 }  // namespace ps_encoding

@@ -246,7 +246,7 @@ TEST_F(UpdateModes, InvalidOptionsAreRejected) {
   };
   EXPECT_ERROR(make(options_of(UpdateMode::kSync)), kInvalidArgument, "kAsync");
   EXPECT_ERROR(make(options_of(UpdateMode::kAsync), 2), kInvalidArgument,
-               "no worker 2 among 2 workers");
+               "a worker index below 2 (the number of workers), got 2");
   ParameterServerOptions options = options_of(UpdateMode::kSyncReplicas);
   options.replicas_to_aggregate = 3;
   EXPECT_ERROR(make(options), kInvalidArgument, "expected 1 .. 2");
