@@ -204,7 +204,7 @@ TEST(MultiWorkerUtil, RefusesInvalidClusters) {
   refused(ClusterSpec({{"worker", {{0, "a:1"}, {2, "c:1"}}}}), {"worker", 0},
           {"ClusterSpec.cluster.worker", "without gaps", "0, 2"});
   EXPECT_INVALID(validate_cluster(ClusterSpec({{"ps", {}}, {"worker", {"a:1"}}}), {"ps", 0}),
-                 "no ps");
+                 "ps has no tasks");
 }
 
 TEST(MultiWorkerUtil, EmptyClusterCountsAsOneWorker) {

@@ -184,7 +184,7 @@ TEST(PaddedBatchDataset, PadsToRequestedShapeWithPaddingValue) {
             (Rows{{1, 1, 9, 9, 9, 9, 2, 2, 9, 2, 2, 9}}));
   options.padded_shapes = {{1, 2}};
   EXPECT_INVALID(rows_of(growing(2).padded_batch(2, options)), "Dataset::padded_batch",
-                 "'features'", "at most 1 in dimension 0", "with 2");
+                 "'features'", "at most 1 in dimension 0", "got 2");
   options.padded_shapes = {{1}};
   EXPECT_INVALID(rows_of(growing(2).padded_batch(2, options)), "rank 2, got [1]");
 }

@@ -295,7 +295,7 @@ TEST(PackDataset, ReportsCardinalityAndRefusesInvalidInput) {
   EXPECT_INVALID(rows_of(Dataset::range(3).pack(2)),
                  "a vector [n] of int64 or int32, got 1 component(s)", "int64 []");
   EXPECT_INVALID(rows_of(Dataset::from_tensors({Tensor::zeros({3}), Tensor::zeros({3})}).pack(2)),
-                 "got 2 components");
+                 "got 2 component(s)");
   EXPECT_INVALID(rows_of(Dataset::from_tensors({Tensor::zeros({3})}).pack(2)), "float32 [3]");
 }
 

@@ -42,8 +42,8 @@ TEST(MakeStrategy, ErrorNamesInvalidOption) {
                  "got 2", "use mirrored");
   EXPECT_INVALID(make_strategy("one_device", {.devices = "cpu:0-1"}),
                  "expected 1 device for one_device", "got 2", "'cpu:0-1'", "use mirrored");
-  EXPECT_INVALID(make_strategy("central_storage", {.update_mode = "async"}), "update_mode async",
-                 "central_storage", "use parameter_server");
+  EXPECT_INVALID(make_strategy("central_storage", {.update_mode = "async"}),
+                 "update_mode sync for central_storage, got async", "use parameter_server");
   EXPECT_INVALID(make_strategy("mirrored", {.compression = "zip"}), "'zip'");
   EXPECT_ERROR(make_strategy("mirrored", {.cross_device_ops = "star"}), kNotFound, "'star'",
                "ring");

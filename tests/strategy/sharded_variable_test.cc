@@ -221,7 +221,7 @@ TEST(ShardedVariable, GetItemReadsAcrossShards) {
     EXPECT_EQ(numbers(part), numbers(expected));
   }
   EXPECT_ERROR((void)variable[8], kInvalidArgument,
-               "expected -8 .. 7 for axis 0 of shape [8, 2], got 8");
+               "expected an index in -8 .. 7 for axis 0 of shape [8, 2], got 8");
   EXPECT_ERROR((void)(variable[{0, 2}]), kInvalidArgument, "for axis 1");
 }
 

@@ -148,7 +148,8 @@ TEST(StagedSequential, RefusesInvalidSplits) {
   EXPECT_INVALID(make({}), "at least one device");
   EXPECT_INVALID(make({.devices = "cpu:0-2", .cuts = {4, 2}}), "cuts", "1 to 5", "[4, 2]");
   EXPECT_INVALID(make({.devices = "cpu:0-1", .cuts = {1, 2}}), "cuts", "for 2 devices", "[1, 2]");
-  EXPECT_ERROR(split_network({.devices = "cpu:0-1"}).device(2), kOutOfRange, "0 .. 1", "got 2");
+  EXPECT_ERROR(split_network({.devices = "cpu:0-1"}).device(2), kOutOfRange, "from 0 to 1",
+               "got 2");
   MirroredStrategy strategy({.devices = "cpu:0-1"});
   const auto scope = strategy.scope();
   EXPECT_ERROR(make({.devices = "cpu:0-1"}), kFailedPrecondition, "StagedSequential", "'mirrored'",

@@ -260,7 +260,8 @@ TEST(StepRegistry, InvalidNamesAreRejected) {
     EXPECT_ERROR(registry.define(name, [] {}), kInvalidArgument, "expected a non-empty name");
   }
   EXPECT_ERROR(registry.find("x"), kNotFound, "got 'x'");
-  EXPECT_ERROR(registry.find_resource(3), kNotFound, "per-worker value 3", "only 0 of them");
+  EXPECT_ERROR(registry.find_resource(3), kNotFound, "per-worker value 3",
+               "only 0 per-worker values");
 }
 
 }  // namespace nest_test

@@ -247,7 +247,7 @@ TEST(SyncSteps, ReadFailsIfStepNeedsGradientFromEndedRank) {
   EXPECT_TRUE(read->is_ready());
   end();
   EXPECT_TRUE(job.clients[0].start({ReadShard{job.id, 0, 1}})->is_ready());
-  EXPECT_ERROR(job.clients[0].call({ReportWorker{-1}}), kInvalidArgument, "worker -1");
+  EXPECT_ERROR(job.clients[0].call({ReportWorker{-1}}), kInvalidArgument, "got -1");
 }
 
 TEST(SyncSteps, AwaitedRanksAreListedOnlyForWaitingReads) {
