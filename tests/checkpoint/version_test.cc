@@ -179,7 +179,7 @@ TEST(VersionIndex, InvalidEntriesAreRefused) {
       {"\"step\":5", "\"step\":5.5", {"64-bit integer"}},
       {"\"step\":5", "\"stop\":5", {"step"}},
       {"\"sequence\":3", "\"sequence\":99999999999999999999", {}},
-      {"\"sequence\":3", "\"sequence\":0", {"sequence from 1", "got 0"}},
+      {"\"sequence\":3", "\"sequence\":0", {"sequence number from 1", "got 0"}},
       {"\"sequence\":3", "\"sequence\":4611686018427387905", {"got 4611686018427387905"}},
       {"\"bytes\":", "\"bytes\":-", {"'bytes'", "-"}},
       {"\"xxh3\":", "\"xxh4\":", {"xxh3"}},
