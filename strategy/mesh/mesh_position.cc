@@ -123,11 +123,14 @@ RendezvousHeader header_of(ExchangeKind kind, int argument, const Tensor& value,
 
 RendezvousHeader header_of(std::span<const PositionSum> sums) {
   RendezvousHeader header{.kind = RendezvousKind::kAllReduce, .where = CallSite::current()};
+  std::uint32_t hash = 0;  // unsigned, because it overflows
   for (const PositionSum& sum : sums) {
     header.values.push_back({sum.own.dtype(), sum.own.shape(), false});
-    header.method = (header.method * 31 + sum.axes) * 31 + sum.parts * Shape::kMaxRank + sum.dim;
+    hash = (hash * 31 + sum.axes) * 31 +
+           static_cast<std::uint32_t>(sum.parts * static_cast<int>(Shape::kMaxRank) + sum.dim);
     header.axis = sum.root;
   }
+  header.method = static_cast<int>(hash);
   return header;
 }
 
