@@ -289,7 +289,7 @@ void GpuCalls::wait(GpuDevice& gpu, const DeviceEvent& event, TimePoint deadline
   if (gpu.peers().wait_until(event, deadline)) return;
   fail(ErrorCode::kDeadlineExceeded, "the stream of ", gpu.device(),
        " did not reach this call before the deadline; expected its earlier work to finish in time; "
-       "try a longer timeout, or check for a kernel that waits");
+       "try a longer timeout, or find a kernel that does not end");
 }
 
 void GpuCalls::execute_by_host(const CallRequest& request, const DeviceEvent& begin,

@@ -1,5 +1,5 @@
-// Compares the CIFAR-10 tutorial's network with its published numbers and with double precision.
-// Also tests the tutorial's input, learning rates, log lines, flags and archive.
+// Tests the CIFAR-10 tutorial: its network, against published numbers and double precision, and its
+// input, learning rates, log lines, flags and archive.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/cifar10/cifar10_network.h"
 

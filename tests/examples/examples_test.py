@@ -395,4 +395,4 @@ class Tutorials(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    counted_unittest.main(apart=["Learning", "Tutorials", "Accelerators"])
+    counted_unittest.main(apart=["Learning", "Tutorials"])

@@ -17,7 +17,7 @@ struct Mistake {
   std::string name;
   std::function<void()> make;
   std::string cause;   // part of the error that names the cause
-  std::string remedy;  // part of the error that says what to do instead
+  std::string remedy;  // part of the error that names the remedy
 };
 
 /// Returns ones of shape [rows], or [rows, columns].

@@ -154,7 +154,7 @@ TEST(JobCheckpoint, ServerLossRollsBackAndRepeatsClosures) {
     for (int i = 0; i < 40; ++i) values.push_back(CountingJob::schedule(coordinator));
     if (kill % 4 == 3) coordinator.save_checkpoint();
     job.replace(kill % 2);
-    // Also replaces the other server, during the recovery from the first loss.
+    // In every third round, the other server is replaced, too, while the job recovers.
     if (kill % 3 == 2) job.replace(1 - kill % 2);
   }
   coordinator.join();
